@@ -1,0 +1,69 @@
+# Relay. Two commands matter: `make run` and `make test`. Each sets up what it needs.
+.DEFAULT_GOAL := help
+.PHONY: help run test check format docs lock clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Behind a company's own certificate authority uv would otherwise not find it.
+export UV_SYSTEM_CERTS ?= 1
+export UV_PYTHON_DOWNLOADS ?= never
+
+help:  ## show this help
+	@echo "make run     set up and start the relay on http://127.0.0.1:8000"
+	@echo "make test    set up, check and run every test"
+	@echo "make check   format, lint, types, layers, generated docs in step"
+	@echo "make format  put the code into its form"
+	@echo "make docs    write the generated pages of docs/ anew"
+	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
+	@echo "make clean   remove the virtual environment and caches"
+
+run: $(VENV)/.run
+	@$(BIN)/relay serve
+
+test: check
+	$(BIN)/pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "Relay needs Python 3.10 or newer; '$(PYTHON)' is older or missing. Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "Python's venv module is missing. On Debian or Ubuntu: apt install python3-venv   (then run make again)" >&2; exit 1; }
+	@echo "Setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+# Hashes are checked, and nothing is built from unlocked parts: hatchling itself comes from the lock.
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/bin/python
+	@$(PIP) install --quiet --require-hashes --requirement requirements/run.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+	@$(PIP) install --quiet --require-hashes --requirement requirements/dev.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@ $(VENV)/.run
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+  --no-emit-index-url --no-header pyproject.toml --group install
+lock: $(VENV)/.dev
+	@$(PIP) install --quiet uv
+	$(COMPILE) --output-file requirements/run.txt
+	$(COMPILE) --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,234 @@
+"""Who listens in this process: polls that wait for a prompt, clients that wait for answers.
+
+The hub is told by the store what was kept, wakes the waiting polls and feeds the live clients. It never waits itself
+and never reads the store: an announcement that does not fit the one before only sends clients back to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from relay.config import Settings
+from relay.core.observer import Observer, WakeCause
+from relay.core.subscriber import (
+    CLOSE_RESTART,
+    CLOSE_SESSION_DELETED,
+    CLOSE_SLOW,
+    Frame,
+    Subscriber,
+)
+from relay.errors import Draining, TooManyPolls, TooManySubscribers
+from relay.models import MessageType
+from relay.store.base import Entry
+from relay.wire import message_frame
+
+
+class Waiter:
+    """A poll that waits. A wake-up carries no data: whoever is woken reads the store again."""
+
+    __slots__ = ("_cause", "_future")
+
+    def __init__(self) -> None:
+        self._cause: WakeCause | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def wake(self, cause: WakeCause) -> None:
+        """End the wait that is under way, or the next one. The first cause counts."""
+        if self._cause is None:
+            self._cause = cause
+            if self._future is not None and not self._future.done():
+                self._future.set_result(None)
+
+    async def wait(self, seconds: float, safety_seconds: float) -> WakeCause:
+        """Wait until woken and say why: TIMEOUT after `seconds`, or SAFETY after `safety_seconds` if that is sooner."""
+        loop = asyncio.get_running_loop()
+        if self._cause is None:
+            self._future = loop.create_future()
+            cause = WakeCause.TIMEOUT if seconds <= safety_seconds else WakeCause.SAFETY
+            timer = loop.call_later(min(seconds, safety_seconds), self.wake, cause)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+                self._future = None
+        woken, self._cause = self._cause, None
+        assert woken is not None
+        return woken
+
+
+class _Channel:
+    """The listeners of one session and the place in its log that the live ones have reached."""
+
+    __slots__ = ("epoch", "seq", "subscribers", "waiters")
+
+    def __init__(self) -> None:
+        self.epoch: str | None = None
+        self.seq = 0
+        self.subscribers: set[Subscriber] = set()
+        self.waiters: set[Waiter] = set()
+
+
+class Hub:
+    """The listeners of every session in this process. Implements the store's `Listener`."""
+
+    def __init__(self, settings: Settings, observer: Observer) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._channels: dict[str, _Channel] = {}
+        self.draining = False
+        self.subscribers = 0
+        self.waiters = 0
+
+    # What the store tells
+
+    def entry_added(self, session_id: str, epoch: str, entry: Entry) -> None:
+        channel = self._channels.get(session_id)
+        if channel is None:
+            return
+        if entry.kind is MessageType.PROMPT:
+            for waiter in channel.waiters:
+                waiter.wake(WakeCause.PROMPT)
+        if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):
+            if entry.kind is MessageType.ASSISTANT and channel.subscribers:
+                self._fan_out(channel, entry)
+        elif epoch == channel.epoch and entry.seq <= channel.seq:
+            return  # heard before
+        else:
+            self._send_back_to_log(channel)
+        channel.epoch, channel.seq = epoch, entry.seq
+
+    def session_deleted(self, session_id: str) -> None:
+        channel = self._channels.get(session_id)
+        if channel is None:
+            return
+        for waiter in channel.waiters:
+            waiter.wake(WakeCause.DELETED)
+        for subscriber in list(channel.subscribers):
+            subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
+            self._leave(channel, subscriber)
+        channel.epoch, channel.seq = None, 0
+
+    # Polls
+
+    @contextmanager
+    def waiter(self, session_id: str) -> Iterator[Waiter]:
+        """A poll's place among those to be woken."""
+        channel = self._channels.setdefault(session_id, _Channel())
+        waiter = Waiter()
+        channel.waiters.add(waiter)
+        self.waiters += 1
+        if self.draining:
+            waiter.wake(WakeCause.DRAIN)
+        try:
+            yield waiter
+        finally:
+            channel.waiters.remove(waiter)
+            self.waiters -= 1
+            self._drop_if_unused(session_id, channel)
+
+    def admit_wait(self) -> None:
+        """Raise TooManyPolls unless one of the registered polls may begin to wait."""
+        if self.waiters > self._settings.max_waiting_polls:
+            raise TooManyPolls(f"this server lets at most {self._settings.max_waiting_polls} polls wait")
+
+    # Clients
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Let the client in, as lagging. Raises TooManySubscribers or Draining."""
+        if self.draining:
+            raise Draining
+        here = len(channel.subscribers) if (channel := self._channels.get(subscriber.session_id)) else 0
+        if here >= self._settings.max_subscribers_per_session:
+            raise TooManySubscribers(f"a session has at most {self._settings.max_subscribers_per_session}")
+        if self.subscribers >= self._settings.max_subscribers:
+            raise TooManySubscribers(f"this server has at most {self._settings.max_subscribers}")
+        self._channels.setdefault(subscriber.session_id, _Channel()).subscribers.add(subscriber)
+        self.subscribers += 1
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Let the client go, if it has not gone already."""
+        channel = self._channels.get(subscriber.session_id)
+        if channel is not None and subscriber in channel.subscribers:
+            self._leave(channel, subscriber)
+            self._drop_if_unused(subscriber.session_id, channel)
+
+    def go_live(self, subscriber: Subscriber) -> bool:
+        """Feed the client from now on, if it has read everything that was announced.
+
+        To be called in the same tick in which a read of the log came back empty; False means: read again.
+        """
+        channel = self._channels.get(subscriber.session_id)
+        if channel is None or subscriber not in channel.subscribers:
+            return False
+        if channel.epoch is None and channel.seq == 0:
+            channel.epoch, channel.seq = subscriber.epoch, subscriber.position
+        elif channel.epoch != subscriber.epoch:
+            # The log began anew and the announcements of its beginning were lost: nobody here is live in it yet.
+            self._send_back_to_log(channel)
+            channel.epoch, channel.seq = subscriber.epoch, subscriber.position
+        elif channel.seq > subscriber.position:
+            return False
+        subscriber.live = True
+        return True
+
+    def ping(self, frame: Frame) -> None:
+        """Send every client a ping."""
+        for channel in self._channels.values():
+            for subscriber in channel.subscribers:
+                subscriber.notify(frame)
+
+    def close_stalled(self, now: float) -> None:
+        """Close clients that have let a single write wait for too long; `now` is the loop's time."""
+        limit = now - self._settings.send_timeout_seconds
+        for channel in self._channels.values():
+            for subscriber in channel.subscribers:
+                if subscriber.writing_since is not None and subscriber.writing_since <= limit:
+                    subscriber.writing_since = None
+                    subscriber.close(CLOSE_SLOW, "too slow")
+                    if subscriber.on_stalled is not None:
+                        subscriber.on_stalled()
+
+    # All of them
+
+    def drain(self) -> None:
+        """Send every listener away, for the server stops; from now on nobody waits."""
+        self.draining = True
+        for channel in self._channels.values():
+            for waiter in channel.waiters:
+                waiter.wake(WakeCause.DRAIN)
+            for subscriber in channel.subscribers:
+                subscriber.close(CLOSE_RESTART, "server restarts")
+
+    def listened(self) -> Collection[str]:
+        """The sessions that somebody in this process listens to."""
+        return self._channels.keys()
+
+    def listeners(self, session_id: str) -> tuple[int, int]:
+        """How many clients are connected and how many polls wait."""
+        channel = self._channels.get(session_id)
+        return (0, 0) if channel is None else (len(channel.subscribers), len(channel.waiters))
+
+    def _fan_out(self, channel: _Channel, entry: Entry) -> None:
+        began = time.perf_counter()
+        frame = Frame(message_frame(entry.data))
+        for subscriber in channel.subscribers:
+            if subscriber.live and not subscriber.offer(entry.seq, frame):
+                self._observer.queue_overflowed(subscriber.session_id)
+                subscriber.fall_behind(channel.epoch, channel.seq)
+        self._observer.fanned_out(time.perf_counter() - began)
+
+    def _send_back_to_log(self, channel: _Channel) -> None:
+        for subscriber in channel.subscribers:
+            if subscriber.live:
+                subscriber.fall_behind(channel.epoch, channel.seq)
+
+    def _leave(self, channel: _Channel, subscriber: Subscriber) -> None:
+        channel.subscribers.remove(subscriber)
+        self.subscribers -= 1
+
+    def _drop_if_unused(self, session_id: str, channel: _Channel) -> None:
+        if not channel.waiters and not channel.subscribers and self._channels.get(session_id) is channel:
+            del self._channels[session_id]

@@ -1,0 +1,255 @@
+"""The rules of the specification: what happens to a prompt, a response, a poll, a connected client.
+
+Knows the store only by its promises and listeners only through the hub; time, ids and the observer are passed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import msgspec
+
+from relay.config import Settings, UnknownSession
+from relay.core.hub import Hub, Waiter
+from relay.core.observer import Observer, WakeCause
+from relay.core.subscriber import CLOSE_SESSION_DELETED, CLOSE_SLOW, Frame, Subscriber
+from relay.errors import ResponseConflict, SessionNotFound
+from relay.models import MessageType, Number, Session
+from relay.store.base import Entry, HistoryPage, LogPage, NewEntry, Outcome, SessionRecord, Store
+from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint, message_frame
+
+SAFETY_SECONDS = 15.0
+"""A waiting poll looks again after so long: a lost announcement delays a prompt, it never loses it."""
+
+PAGE_ENTRIES = 100
+PAGE_BYTES = 1024**2
+"""How much of the log a lagging client takes at a time."""
+
+
+class ClientGone(Exception):
+    """The caller of a poll has hung up; nobody is left to answer."""
+
+
+class Posted(msgspec.Struct, frozen=True, gc=False):
+    """An accepted response: its id, and how many clients of this instance it was handed to."""
+
+    assistant_msg_id: str
+    recipients: int
+
+
+class Relay:
+    """One method for each thing that an actor of the specification can do."""
+
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        settings: Settings,
+        observer: Observer,
+        *,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._settings = settings
+        self._observer = observer
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._used: dict[str, int] = {}  # session → when it was last read; told to the store by sweep_idle
+
+    async def submit_prompt(self, prompt: NewPrompt) -> str:
+        """Keep a prompt and wake the agent; returns its client_msg_id. The first write under an id wins."""
+        now_ms = self._now_ms()
+        client_msg_id = prompt.client_msg_id if prompt.client_msg_id is not None else self._new_id()
+        ts = prompt.ts if prompt.ts is not None else now_ms
+        data = encode_prompt(prompt, client_msg_id, ts)
+        outcome = await self._store.add_prompt(
+            NewEntry(prompt.session_id, MessageType.PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
+        )
+        self._observer.prompt_stored(
+            prompt.session_id, client_msg_id, len(data), duplicate=outcome is Outcome.DUPLICATE
+        )
+        return client_msg_id
+
+    async def post_response(self, response: NewResponse) -> Posted:
+        """Keep a response, end its prompt's wait and hand it to every connected client.
+
+        The same response again is accepted and not sent twice. Raises SessionNotFound, PromptNotFound and, if
+        the id was used for something else, ResponseConflict.
+        """
+        now_ms = self._now_ms()
+        assistant_msg_id = response.assistant_msg_id if response.assistant_msg_id is not None else self._new_id()
+        ts = response.ts if response.ts is not None else now_ms
+        data = encode_response(response, assistant_msg_id, ts)
+        outcome = await self._store.add_response(
+            NewEntry(
+                response.session_id,
+                MessageType.ASSISTANT,
+                assistant_msg_id,
+                response.client_msg_id,
+                ts,
+                data,
+                now_ms,
+                fingerprint(response),
+            )
+        )
+        if outcome is Outcome.CONFLICT:
+            raise ResponseConflict("client_msg_id, text or metadata differ from the first response with this id")
+        duplicate = outcome is Outcome.DUPLICATE
+        self._observer.response_posted(
+            response.session_id, assistant_msg_id, response.client_msg_id, len(data), duplicate=duplicate
+        )
+        clients, _ = self._hub.listeners(response.session_id)
+        return Posted(assistant_msg_id, clients)
+
+    async def pending(self, session_id: str) -> Sequence[Entry]:
+        """Prompts without a response, oldest first, at once. Raises SessionNotFound."""
+        prompts = await self._store.pending(session_id)
+        self._fetched(session_id, prompts)
+        return prompts
+
+    async def wait_pending(
+        self, session_id: str, timeout_seconds: float, gone: Callable[[], Awaitable[None]]
+    ) -> Sequence[Entry]:
+        """Prompts without a response; if there are none, wait for one, and return none when the time is up.
+
+        `gone` returns when the caller has hung up; it is called only if there is a wait, which then ends with
+        ClientGone. Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        cause = watch = None
+        # Register before reading: a prompt kept between the read and the wait would otherwise sleep until the
+        # timeout. The cost is one spurious wake-up, which the loop absorbs.
+        with self._hub.waiter(session_id) as waiter:
+            try:
+                while not (prompts := await self._store.pending(session_id)):
+                    left = deadline - loop.time()
+                    if left <= 0 or cause in (WakeCause.TIMEOUT, WakeCause.DRAIN):
+                        break
+                    if watch is None:
+                        self._hub.admit_wait()
+                        watch = loop.create_task(_tell_when(gone, waiter))
+                    cause = await waiter.wait(left, SAFETY_SECONDS)
+                    self._observer.poll_woken(cause)
+                    if cause is WakeCause.GONE:
+                        raise ClientGone
+            finally:
+                if watch is not None:
+                    watch.cancel()
+        self._fetched(session_id, prompts)
+        return prompts
+
+    async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
+        """A page of the messages with ts > since, oldest first. Raises SessionNotFound."""
+        page = await self._store.history(session_id, limit=limit, offset=offset, since=since)
+        self._used[session_id] = self._now_ms()
+        return page
+
+    async def session(self, session_id: str) -> Session:
+        """What is known of one session. Raises SessionNotFound."""
+        return self._describe(await self._store.session(session_id))
+
+    async def sessions(self, *, limit: int, offset: int) -> tuple[int, list[Session]]:
+        """How many sessions there are, and some of them in the order of their creation."""
+        page = await self._store.sessions(limit=limit, offset=offset)
+        return page.total, [self._describe(record) for record in page.records]
+
+    async def delete_session(self, session_id: str) -> None:
+        """Forget a session; its clients are closed and its polls end. Raises SessionNotFound."""
+        await self._store.delete_session(session_id)
+        self._used.pop(session_id, None)
+        self._observer.session_deleted(session_id)
+
+    async def subscribe(self, session_id: str) -> Subscriber:
+        """Register a client that wants every answer from now on; `follow` gives them.
+
+        Raises SessionNotFound for an unknown session if so configured, TooManySubscribers, Draining.
+        """
+        head = await self._store.head(session_id)
+        if head is None and self._settings.ws_unknown_session is UnknownSession.REJECT:
+            raise SessionNotFound
+        subscriber = Subscriber(session_id, head.epoch if head else None, head.seq if head else 0)
+        self._hub.subscribe(subscriber)
+        return subscriber
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """The client is gone."""
+        self._hub.unsubscribe(subscriber)
+        if subscriber.epoch is not None:
+            self._used[subscriber.session_id] = self._now_ms()
+
+    async def follow(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
+        """The client's frames, each once and in order, until it is closed.
+
+        Joining, catching up after falling behind and a lost announcement are this one loop.
+        """
+        while True:
+            while frame := subscriber.take():
+                yield frame
+            if subscriber.close_code is not None:
+                return
+            if subscriber.live:
+                await subscriber.wait()
+                continue
+            page = await self._read_log(subscriber)
+            if page is not None and page.epoch != subscriber.epoch:
+                subscriber.epoch, subscriber.position = page.epoch, 0  # the log began, or began anew
+            elif page is None and subscriber.epoch is not None:
+                subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
+            elif page is not None and page.floor > subscriber.position:
+                subscriber.close(CLOSE_SLOW, "fell behind the history")
+            elif page is None or not page.entries:
+                self._hub.go_live(subscriber)
+            else:
+                for entry in page.entries:
+                    if entry.kind is MessageType.ASSISTANT:
+                        yield Frame(message_frame(entry.data))
+                    subscriber.position = entry.seq
+                await asyncio.sleep(0)  # a long way to catch up must not hold up everybody else
+
+    async def _read_log(self, subscriber: Subscriber) -> LogPage | None:
+        try:
+            return await self._store.read(
+                subscriber.session_id, subscriber.position, limit=PAGE_ENTRIES, max_bytes=PAGE_BYTES
+            )
+        except SessionNotFound:
+            return None
+
+    async def sweep_idle(self) -> None:
+        """Remove sessions that were not used for too long; those in use are noted as such."""
+        now_ms = self._now_ms()
+        used, self._used = self._used, {}
+        keep = set(self._hub.listened())
+        await self._store.touch(used | dict.fromkeys(keep, now_ms))
+        ttl_ms = int(self._settings.session_ttl_seconds * 1000)
+        if ttl_ms and (collected := await self._store.collect_idle(now_ms - ttl_ms, keep=keep)):
+            self._observer.sessions_collected(len(collected))
+
+    async def check(self) -> None:
+        """Return if the server can do its job, else raise StoreUnavailable."""
+        await self._store.check()
+
+    def _fetched(self, session_id: str, prompts: Sequence[Entry]) -> None:
+        self._used[session_id] = self._now_ms()
+        if prompts:
+            self._observer.prompts_fetched(session_id, len(prompts))
+
+    def _describe(self, record: SessionRecord) -> Session:
+        clients, waiting = self._hub.listeners(record.session_id)
+        return Session(
+            session_id=record.session_id,
+            created=record.created_ms,
+            last_activity=max(record.active_ms, self._used.get(record.session_id, 0)),
+            messages=record.messages,
+            pending=record.pending,
+            clients=clients,
+            waiting_agents=waiting,
+        )
+
+
+async def _tell_when(gone: Callable[[], Awaitable[None]], waiter: Waiter) -> None:
+    await gone()
+    waiter.wake(WakeCause.GONE)

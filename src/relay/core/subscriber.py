@@ -1,0 +1,130 @@
+"""One connected client: where it stands in the log, and the frames that wait for it.
+
+A subscriber is *live* (the hub feeds its queue) or *lagging* (it reads the log by itself, see `Relay.follow`). The
+queue is bounded; what does not fit is not lost but read from the log later. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+MAX_QUEUE_FRAMES = 256
+MAX_QUEUE_BYTES = 1024**2
+
+CLOSE_RESTART = 1012
+CLOSE_SESSION_DELETED = 4404
+CLOSE_SLOW = 4008
+
+
+class Frame:
+    """A WebSocket message, encoded once for all who get it."""
+
+    __slots__ = ("_text", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The same as a string, made once for all who ask."""
+        if self._text is None:
+            self._text = self.data.decode()
+        return self._text
+
+
+class Subscriber:
+    """A client's place in a session's log, its queue and its end."""
+
+    __slots__ = (
+        "_queue",
+        "_queued_bytes",
+        "_wakeup",
+        "close_code",
+        "close_reason",
+        "epoch",
+        "live",
+        "on_stalled",
+        "position",
+        "session_id",
+        "writing_since",
+    )
+
+    def __init__(self, session_id: str, epoch: str | None, position: int) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        self.position = position
+        """While lagging: the seq up to which everything was taken from the log."""
+        self.live = False
+        self.close_code: int | None = None
+        self.close_reason = ""
+        self.writing_since: float | None = None
+        """When the write that is under way began, by the loop's clock; set by whoever writes."""
+        self.on_stalled: Callable[[], object] | None = None
+        """Called once if that write takes too long."""
+        self._queue: deque[Frame] = deque()
+        self._queued_bytes = 0
+        self._wakeup: asyncio.Future[None] | None = None
+
+    def offer(self, seq: int, frame: Frame) -> bool:
+        """Queue the answer with this seq. False if there is no room: the client must go on as lagging."""
+        if seq <= self.position:
+            return True  # read from the log before the announcement came
+        if self._full(frame):
+            return False
+        self._append(frame)
+        return True
+
+    def notify(self, frame: Frame) -> None:
+        """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""
+        if not self._full(frame):
+            self._append(frame)
+
+    def fall_behind(self, epoch: str | None, position: int) -> None:
+        """Go on as lagging: everything up to `position` has been queued."""
+        self.live = False
+        self.epoch = epoch
+        self.position = max(self.position, position)
+        self._wake()
+
+    def close(self, code: int, reason: str) -> None:
+        """End after what is queued. The first call counts."""
+        if self.close_code is None:
+            self.close_code = code
+            self.close_reason = reason
+            self._wake()
+
+    def take(self) -> Frame | None:
+        """The next queued frame; None if there is none."""
+        if not self._queue:
+            return None
+        frame = self._queue.popleft()
+        self._queued_bytes -= len(frame.data)
+        return frame
+
+    async def wait(self) -> None:
+        """Return when there may be something to do: a frame, a change of state or the end."""
+        if self._queue or self.close_code is not None or not self.live:
+            return
+        self._wakeup = asyncio.get_running_loop().create_future()
+        try:
+            await self._wakeup
+        finally:
+            self._wakeup = None
+
+    def _full(self, frame: Frame) -> bool:
+        # An empty queue takes any frame: one message may be larger than the bound in JSON.
+        return bool(self._queue) and (
+            len(self._queue) >= MAX_QUEUE_FRAMES or self._queued_bytes + len(frame.data) > MAX_QUEUE_BYTES
+        )
+
+    def _append(self, frame: Frame) -> None:
+        self._queue.append(frame)
+        self._queued_bytes += len(frame.data)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)

@@ -1,0 +1,202 @@
+"""`create_app(settings)`: puts the parts together and gives the ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from relay import __version__
+from relay.config import Settings
+from relay.core.hub import Hub
+from relay.core.relay import Relay
+from relay.errors import MethodNotAllowed, NotFound, RelayError
+from relay.server import openapi
+from relay.server.asgi import AsgiDoor
+from relay.server.http import Route, error_answer
+from relay.server.rest import Rest
+from relay.server.signals import call_on_stop
+from relay.server.telemetry import Telemetry, make_logger, silence_false_handshake_error
+from relay.server.ws import Sockets, ping_frame, refuse_path
+from relay.store import make_store
+
+STALL_CHECK_SECONDS = 1.0
+LAG_CHECK_SECONDS = 0.5
+SWEEP_SECONDS = 60.0
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    """A UUID v4, as the specification asks."""
+    return str(uuid.uuid4())
+
+
+class RelayApp(FastAPI):
+    """FastAPI, with our endpoints served before its router is asked."""
+
+    door: AsgiDoor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (found := self.door.find(scope)):
+            await self.door.serve(*found, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The relay as an ASGI application. Raises StartupError if the settings name no store that we have."""
+    telemetry = Telemetry(make_logger(settings))
+    hub = Hub(settings, telemetry)
+    store = make_store(settings)
+    relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
+    rest = Rest(relay, hub, settings, telemetry, now_ms)
+    sockets = Sockets(relay, telemetry, now_ms)
+    telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)
+    telemetry.gauge("relay_waiting_polls", "Polls waiting now.", lambda: hub.waiters)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        def stop() -> None:
+            if not hub.draining:
+                telemetry.log.info("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
+                hub.drain()
+
+        silence_false_handshake_error()
+        await store.open(hub)
+        try:
+            with call_on_stop(stop):
+                async with _chores(relay, hub, settings, telemetry):
+                    yield
+        finally:
+            await store.close()
+
+    app = RelayApp(
+        title=openapi.TITLE,
+        version=__version__,
+        description=openapi.DESCRIPTION,
+        openapi_tags=openapi.TAGS,
+        redirect_slashes=False,
+        redoc_url=None,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _framework_error},
+        telemetry={"logs": False},  # its log records would carry what callers sent
+    )
+    app.door = AsgiDoor(rest.routes(), telemetry)
+    for route in rest.routes():
+        _declare(app, route)
+    app.add_api_websocket_route("/ws/{session_id}", _websocket_endpoint(sockets))
+    app.router.default = _unrouted
+    app.state.telemetry = telemetry
+    return app
+
+
+def _declare(app: RelayApp, route: Route) -> None:
+    """Tell FastAPI of an endpoint: for its OpenAPI, for 405, and for an app that is mounted inside another."""
+
+    async def endpoint() -> None:
+        """Never called: the route's ASGI app below is put in its place."""
+
+    description: dict[str, Any] = openapi.describe(route.method, route.path) or {"include_in_schema": False}
+    declared = APIRoute(
+        route.path,
+        endpoint,
+        methods=[route.method],
+        operation_id=route.endpoint.__name__,
+        response_class=PlainTextResponse if route.path == "/metrics" else Response,
+        **description,
+    )
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        session_id = scope["path_params"].get("session_id", "")
+        await app.door.serve(route.endpoint, session_id, scope, receive, send)
+
+    declared.app = serve
+    app.router.routes.append(declared)
+
+
+def _websocket_endpoint(sockets: Sockets) -> Callable[[WebSocket, str], Awaitable[None]]:
+    async def listen(websocket: WebSocket, session_id: str) -> None:
+        await sockets.serve(websocket, session_id)
+
+    return listen
+
+
+async def _unrouted(scope: Scope, receive: Receive, send: Send) -> None:
+    """What FastAPI's router does not know: Starlette alone would close a WebSocket with a bare 403."""
+    if scope["type"] == "websocket":
+        await refuse_path(scope, receive, send)
+    elif scope["type"] == "http":
+        raise HTTPException(404)
+
+
+async def _framework_error(_: StarletteRequest, exc: Exception) -> Response:
+    """Errors that the framework raises by itself, in our shape."""
+    assert isinstance(exc, HTTPException)
+    error: RelayError = (
+        MethodNotAllowed("see /docs for the methods of each path")
+        if exc.status_code == 405
+        else NotFound("see /docs for the paths that there are")
+    )
+    answer = error_answer(error)
+    headers = {**(exc.headers or {}), "cache-control": "no-store"}
+    return Response(answer.body, answer.status, headers, media_type="application/json")
+
+
+@asynccontextmanager
+async def _chores(relay: Relay, hub: Hub, settings: Settings, telemetry: Telemetry) -> AsyncIterator[None]:
+    """What has to be done from time to time, one task for all sessions and sockets."""
+    loop = asyncio.get_running_loop()
+    ttl_seconds = settings.session_ttl_seconds or SWEEP_SECONDS
+
+    async def ping() -> None:
+        hub.ping(ping_frame(now_ms()))
+
+    async def close_stalled() -> None:
+        hub.close_stalled(loop.time())
+
+    tasks = [
+        loop.create_task(_every(settings.ping_seconds, ping, telemetry)),
+        loop.create_task(_every(min(STALL_CHECK_SECONDS, settings.send_timeout_seconds), close_stalled, telemetry)),
+        loop.create_task(_every(min(SWEEP_SECONDS, ttl_seconds / 4), relay.sweep_idle, telemetry)),
+        loop.create_task(_measure_lag(telemetry)),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def _every(seconds: float, chore: Callable[[], Awaitable[None]], telemetry: Telemetry) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await chore()
+        except Exception as error:  # a chore that fails once is tried again; it must not end the others
+            telemetry.internal_error(error)
+
+
+async def _measure_lag(telemetry: Telemetry) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_CHECK_SECONDS
+        await asyncio.sleep(LAG_CHECK_SECONDS)
+        telemetry.loop_lagged(max(0.0, loop.time() - due))

@@ -1,0 +1,145 @@
+"""The ASGI door: from an ASGI scope to an endpoint, and from its answer back. Works under any ASGI server.
+
+It stands in front of FastAPI's router and calls the endpoints directly; FastAPI declares the same routes, for OpenAPI,
+for everything that is not an endpoint and for an app that is mounted inside another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from starlette.types import Receive, Scope, Send
+
+from relay.core.relay import ClientGone
+from relay.errors import BodyTooLarge, RelayError
+from relay.server.http import INTERNAL_ERROR, Answer, Endpoint, Route, error_answer
+from relay.server.telemetry import Telemetry
+
+LINGER_SECONDS = 5.0
+LINGER_BYTES = 256 * 1024**2
+"""How much longer a refused upload is read and thrown away. Hanging up at once would reset the connection, and the
+caller, still sending, would never see why."""
+
+
+class AsgiRequest:
+    """A `Request` over ASGI's receive channel."""
+
+    __slots__ = ("_receive", "_scope", "query", "session_id")
+
+    def __init__(self, scope: Scope, receive: Receive, session_id: str) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.session_id = session_id
+        self.query: bytes = scope["query_string"]
+
+    def header(self, name: bytes) -> bytes | None:
+        for key, value in self._scope["headers"]:
+            if key == name:
+                return bytes(value)
+        return None
+
+    async def body(self, max_bytes: int) -> bytes:
+        length = self.header(b"content-length")
+        if length is not None and int(length) > max_bytes:
+            raise BodyTooLarge(f"the body is over {max_bytes} bytes")
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body", False) or len(body) > max_bytes:
+            return await self._rest_of_body(body, max_bytes)
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return body
+
+    async def _rest_of_body(self, body: bytes, max_bytes: int) -> bytes:
+        parts, size, more = [body], len(body), True
+        while more and size <= max_bytes:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+        if size > max_bytes:
+            raise BodyTooLarge(f"the body is over {max_bytes} bytes")
+        return b"".join(parts)
+
+    async def gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class AsgiDoor:
+    """Finds the endpoint for a path and serves requests with it."""
+
+    def __init__(self, routes: Iterable[Route], telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._exact: dict[tuple[str, str], Endpoint] = {}
+        self._with_session: dict[tuple[str, str], Endpoint] = {}
+        for route in routes:
+            first, parameter, _ = route.path.partition("{session_id}")
+            table = self._with_session if parameter else self._exact
+            table[route.method, first] = route.endpoint
+
+    def find(self, scope: Scope) -> tuple[Endpoint, str] | None:
+        """The endpoint for this request and the session in its path; None if there is none."""
+        path: str = scope["path"]
+        if endpoint := self._exact.get((scope["method"], path)):
+            return endpoint, ""
+        cut = path.rfind("/") + 1
+        if cut < len(path) and (endpoint := self._with_session.get((scope["method"], path[:cut]))):
+            return endpoint, path[cut:]
+        return None
+
+    async def serve(self, endpoint: Endpoint, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the endpoint and send what it answers, or the error that it raises."""
+        try:
+            answer = await endpoint(AsgiRequest(scope, receive, session_id))
+        except BodyTooLarge as error:
+            self._telemetry.request_refused(error)
+            await _refuse_upload(error_answer(error), receive, send)
+            return
+        except RelayError as error:
+            self._telemetry.request_refused(error)
+            answer = error_answer(error)
+        except ClientGone:
+            return
+        except Exception as error:
+            self._telemetry.internal_error(error)
+            answer = INTERNAL_ERROR
+        await send_answer(answer, send)
+
+
+async def send_answer(answer: Answer, send: Send) -> None:
+    """Send a whole answer."""
+    await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", answer.content_type),
+        (b"content-length", b"%d" % len(answer.body)),
+        (b"cache-control", b"no-store"),
+        *answer.headers,
+    ]
+
+
+async def _refuse_upload(answer: Answer, receive: Receive, send: Send) -> None:
+    """Answer while the body still streams in, then let the caller notice before the connection is closed."""
+    headers = [*_headers(answer), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard(receive: Receive) -> None:
+    size = 0
+    while size < LINGER_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
+        size += len(message.get("body", b""))

@@ -1,0 +1,66 @@
+"""An endpoint's view of HTTP: a request to read from, an answer to give. No door and no framework shows through.
+
+Every door (ASGI under any server, or a protocol class of our own) makes a `Request` and sends an `Answer`; the
+endpoints in `rest.py` are written once against these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from relay.errors import InternalError, RelayError
+from relay.wire import encode
+
+JSON = b"application/json"
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Request(Protocol):
+    """What an endpoint may ask of the request it serves."""
+
+    session_id: str
+    """The path parameter; empty on paths without one."""
+    query: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header with this lower-case name."""
+
+    async def body(self, max_bytes: int) -> bytes:
+        """The whole body. Raises BodyTooLarge as soon as it is known to be longer, ClientGone if it never ends."""
+
+    async def gone(self) -> None:
+        """Return when the caller has hung up."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Status and body, and what is special in the headers; length and no-store are added by the door."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: Headers = ()
+
+
+Endpoint = Callable[[Request], Awaitable[Answer]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where an endpoint is found. A path has at most one parameter, and it is the last part."""
+
+    method: str
+    path: str
+    endpoint: Endpoint
+
+
+def error_answer(error: RelayError) -> Answer:
+    """The one JSON shape of every error."""
+    headers: Headers = ()
+    if error.retry_after_seconds is not None:
+        headers = ((b"retry-after", b"%d" % error.retry_after_seconds),)
+    return Answer(error.status, encode(error.as_dict()), headers=headers)
+
+
+INTERNAL_ERROR = error_answer(InternalError())

@@ -1,0 +1,174 @@
+"""The HTTP endpoints. Each reads its request, calls the relay once and answers; the rules are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from relay.config import Settings
+from relay.core.hub import Hub
+from relay.core.relay import Relay
+from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
+from relay.models import Session
+from relay.server.http import Answer, Request, Route
+from relay.server.query import Query
+from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
+from relay.store.base import Entry
+from relay.wire import decode_prompt, decode_response, encode, history_item
+
+DEFAULT_TIMEOUT_SECONDS = 30
+MAX_TIMEOUT_SECONDS = 300
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
+_DELETED = Answer(200, b'{"deleted":true}')
+
+
+class Rest:
+    """Every endpoint, and the table of where each is found."""
+
+    def __init__(
+        self, relay: Relay, hub: Hub, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
+    ) -> None:
+        self._relay = relay
+        self._hub = hub
+        self._settings = settings
+        self._telemetry = telemetry
+        self._now_ms = now_ms
+
+    def routes(self) -> list[Route]:
+        """The endpoints by method and path."""
+        return [
+            Route("POST", "/prompt", self.post_prompt),
+            Route("GET", "/prompts/{session_id}", self.get_prompts),
+            Route("POST", "/response", self.post_response),
+            Route("GET", "/messages/{session_id}", self.get_messages),
+            Route("GET", "/sessions", self.get_sessions),
+            Route("GET", "/sessions/{session_id}", self.get_session),
+            Route("DELETE", "/sessions/{session_id}", self.delete_session),
+            Route("GET", "/healthz", self.healthz),
+            Route("GET", "/livez", self.livez),
+            Route("GET", "/readyz", self.readyz),
+            Route("GET", "/metrics", self.metrics),
+            Route("GET", "/ws", self.plain_websocket),
+            Route("GET", "/ws/", self.plain_websocket),
+            Route("GET", "/ws/{session_id}", self.plain_websocket),
+        ]
+
+    async def post_prompt(self, request: Request) -> Answer:
+        """A client submits a prompt."""
+        prompt = decode_prompt(await self._json_body(request))
+        client_msg_id = await self._relay.submit_prompt(prompt)
+        return Answer(200, b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}")
+
+    async def get_prompts(self, request: Request) -> Answer:
+        """An agent fetches the prompts that have no response yet, and waits for one if asked to."""
+        query = Query(request.query)
+        wait = query.boolean("wait", default=True)
+        timeout_seconds = query.number("timeout", least=0, most=MAX_TIMEOUT_SECONDS)
+        if timeout_seconds is None:
+            timeout_seconds = DEFAULT_TIMEOUT_SECONDS
+        if wait:
+            prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.gone)
+        else:
+            prompts = await self._relay.pending(request.session_id)
+        return Answer(200, _array(prompt.data for prompt in prompts))
+
+    async def post_response(self, request: Request) -> Answer:
+        """An agent answers a prompt."""
+        response = decode_response(await self._json_body(request))
+        posted = await self._relay.post_response(response)
+        return Answer(
+            200,
+            b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}'
+            % (encode(posted.assistant_msg_id), posted.recipients),
+        )
+
+    async def get_messages(self, request: Request) -> Answer:
+        """The history of a session."""
+        query = Query(request.query)
+        limit, offset = _page(query)
+        since = query.number("since")
+        page = await self._relay.history(request.session_id, limit=limit, offset=offset, since=since)
+        return Answer(
+            200,
+            b'{"session_id":%b,"messages":%b,"total":%d,"limit":%d,"offset":%d}'
+            % (encode(request.session_id), _history(page.entries), page.total, limit, offset),
+        )
+
+    async def get_sessions(self, request: Request) -> Answer:
+        """Every session, in pages."""
+        limit, offset = _page(Query(request.query))
+        total, sessions = await self._relay.sessions(limit=limit, offset=offset)
+        return Answer(
+            200,
+            b'{"sessions":%b,"total":%d,"limit":%d,"offset":%d}'
+            % (_array(_session(session) for session in sessions), total, limit, offset),
+        )
+
+    async def get_session(self, request: Request) -> Answer:
+        """One session and who listens to it."""
+        return Answer(200, _session(await self._relay.session(request.session_id)))
+
+    async def delete_session(self, request: Request) -> Answer:
+        """Forget a session and everything in it."""
+        await self._relay.delete_session(request.session_id)
+        return _DELETED
+
+    async def healthz(self, request: Request) -> Answer:
+        """Whether the server can do its job: 503 while its store cannot keep anything."""
+        await self._relay.check()
+        return self._ok()
+
+    async def livez(self, request: Request) -> Answer:
+        """Whether the process lives; nothing else is looked at."""
+        return self._ok()
+
+    async def readyz(self, request: Request) -> Answer:
+        """Whether to send traffic here: healthy, and not about to stop."""
+        if self._hub.draining:
+            raise Draining
+        return await self.healthz(request)
+
+    async def metrics(self, request: Request) -> Answer:
+        """Counters for Prometheus."""
+        return Answer(200, self._telemetry.exposition(), METRICS_CONTENT_TYPE)
+
+    async def plain_websocket(self, request: Request) -> Answer:
+        """A WebSocket path that was asked for as an ordinary page."""
+        raise UpgradeRequired("connect with a WebSocket client to /ws/{session_id}")
+
+    def _ok(self) -> Answer:
+        return Answer(200, b'{"ok":true,"timestamp":%d}' % self._now_ms())
+
+    async def _json_body(self, request: Request) -> bytes:
+        # The body first, even if its type is wrong: what is read to its end leaves the connection usable.
+        body = await request.body(self._settings.max_body_bytes)
+        if not _is_json(request.header(b"content-type")):
+            raise UnsupportedContentType("send the header Content-Type: application/json")
+        return body
+
+
+def _is_json(content_type: bytes | None) -> bool:
+    if content_type == b"application/json":
+        return True
+    media, _, parameters = (content_type or b"").lower().partition(b";")
+    charset = parameters.replace(b'"', b"").strip()
+    return media.strip() == b"application/json" and charset in (b"", b"charset=utf-8")
+
+
+def _page(query: Query) -> tuple[int, int]:
+    return query.integer("limit", default=DEFAULT_LIMIT, least=1, most=MAX_LIMIT), query.integer(
+        "offset", default=0, least=0
+    )
+
+
+def _array(items: Iterable[bytes]) -> bytes:
+    return b"[" + b",".join(items) + b"]"
+
+
+def _history(entries: Iterable[Entry]) -> bytes:
+    return _array(history_item(entry.kind, entry.data) for entry in entries)
+
+
+def _session(session: Session) -> bytes:
+    return session.model_dump_json().encode()

@@ -1,0 +1,127 @@
+"""`relay serve`: uvicorn with our protocol classes, an address that is checked first, a banner, and a clean end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+import uvicorn
+from fastapi import FastAPI
+from rich.console import Console
+
+from relay import __version__
+from relay.config import Settings, unknown_names
+from relay.errors import StartupError
+from relay.server.app import create_app
+from relay.server.protocols import HttpProtocol, WebSocketProtocol
+from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
+from relay.server.ws import MAX_FRAME_BYTES
+
+BACKLOG = 2048
+STOP_SECONDS = 6
+"""After that, whoever still holds on is let go: the whole stop takes less than 10 s."""
+AUTH_STATE = "none: whoever can reach this address can use it"
+
+
+def serve(settings: Settings) -> None:
+    """Run the relay until it is told to stop. Raises StartupError if it cannot begin."""
+    app = create_app(settings)
+    telemetry: Telemetry = app.state.telemetry
+    listener = _listen(settings)
+    bridge_uvicorn(telemetry.log)
+    for name, _ in unknown_names():
+        telemetry.log.warning("unknown_setting", name=name)
+    server = _Server(_uvicorn_config(app), settings, listener, telemetry)
+    # uvicorn raises the signal that stopped it once more when it is done; the process shall end with 0 instead.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    server.run(sockets=[listener])
+    if not server.started:
+        raise StartupError("The server could not start; the log above says why.")
+    telemetry.log.info("server_stopped")
+
+
+def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # browsers always offer it: 40 KB more for each idle socket
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+
+
+def _listen(settings: Settings) -> socket.socket:
+    host, port = settings.host, settings.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        raise StartupError(f"'{host}' is not an address of this machine. Try --host 127.0.0.1.") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise StartupError(_why_not(exc, host, port)) from None
+    return listener
+
+
+def _why_not(exc: OSError, host: str, port: int) -> str:
+    if isinstance(exc, PermissionError):
+        return f"Port {port} needs special rights. Choose one from 1024 up, such as --port 8000."
+    if exc.strerror == "Address already in use" or "in use" in str(exc):
+        return (
+            f"Port {port} on {host} is taken. Stop the program that uses it, or choose another: "
+            f"relay serve --port {port + 1 if port < 65535 else 8000}"
+        )
+    return f"Cannot listen on {host}, port {port}: {exc.strerror}. Try --host 127.0.0.1."
+
+
+class _Server(uvicorn.Server):
+    """Says so when it accepts connections."""
+
+    def __init__(
+        self, config: uvicorn.Config, settings: Settings, listener: socket.socket, telemetry: Telemetry
+    ) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._listener = listener
+        self._telemetry = telemetry
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self._listener.getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if uses_console(self._settings):
+                _print_banner(url, self._settings)
+            else:
+                self._telemetry.log.info(
+                    "server_started",
+                    url=url,
+                    docs=f"{url}/docs",
+                    store=self._settings.store_url,
+                    auth="none",
+                    version=__version__,
+                )
+
+
+def _print_banner(url: str, settings: Settings) -> None:
+    console = Console(file=sys.stderr, highlight=False)
+    console.print(f"\n  [bold]Relay {__version__}[/bold]  [bold green]{url}[/bold green]\n")
+    for name, value in {
+        "docs": f"{url}/docs",
+        "listen": f"{url.replace('http', 'ws', 1)}/ws/<session_id>",
+        "store": settings.store_url,
+        "auth": AUTH_STATE,
+    }.items():
+        console.print(f"  {name:<8}{value}")
+    console.print("\n  Press Ctrl+C to stop.\n", style="dim")

@@ -1,0 +1,219 @@
+"""What the server says about itself: log lines and metrics, each named here and nowhere else.
+
+A log line has ids and sizes, never a prompt, an answer, metadata or a token. `docs/observability.md` is generated
+from the two tables below.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from datetime import datetime, timezone
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from relay.config import LogFormat, Settings
+from relay.core.observer import Observer, WakeCause
+from relay.errors import RelayError
+from relay.wire import encode
+
+METRICS_CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
+
+EVENTS = {
+    "server_started": ("info", "The server accepts connections; with its address, store and authentication."),
+    "server_stopping": ("info", "A signal to stop has come: polls end, sockets are closed."),
+    "server_stopped": ("info", "Everything has ended in order."),
+    "unknown_setting": ("warning", "A RELAY_* variable is set that is not a setting."),
+    "prompt_stored": ("info", "A prompt was kept, or had been already (duplicate)."),
+    "prompt_fetched": ("info", "An agent was handed pending prompts."),
+    "response_posted": ("info", "An answer was kept, or had been already (duplicate)."),
+    "client_connected": ("info", "A WebSocket client listens."),
+    "client_disconnected": ("info", "A WebSocket client is gone; with the close code."),
+    "session_deleted": ("info", "A session was deleted by request."),
+    "sessions_collected": ("info", "Idle sessions were removed."),
+    "queue_overflowed": ("warning", "A client reads too slowly; it now follows the log at its own pace."),
+    "request_refused": ("debug", "A request got an error; with its status and code."),
+    "internal_error": ("error", "A bug: something unforeseen was raised; with the traceback."),
+}
+"""Every event that is logged: its level and what it means."""
+
+
+def make_logger(settings: Settings) -> structlog.typing.FilteringBoundLogger:
+    """A logger that writes one line per event to standard error."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.BytesLogger(sys.stderr.buffer),
+        processors=[
+            structlog.processors.add_log_level,
+            _timestamp,
+            structlog.processors.format_exc_info,
+            _console_line if uses_console(settings) else _json_line,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level.value),
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+def uses_console(settings: Settings) -> bool:
+    """Whether lines are for a person to read."""
+    if settings.log_format is LogFormat.AUTO:
+        return sys.stderr.isatty()
+    return settings.log_format is LogFormat.CONSOLE
+
+
+class Telemetry(Observer):
+    """Logs and counts what the core reports and what the server sees."""
+
+    def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
+        self.log = logger
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self._registry)
+
+        self._prompts = counter("relay_prompts_total", "Prompts kept.")
+        self._responses = counter("relay_responses_total", "Responses kept.")
+        duplicates = counter("relay_duplicates_total", "Messages that had been kept already.", "kind")
+        self._duplicate_prompts = duplicates.labels("prompt")
+        self._duplicate_responses = duplicates.labels("response")
+        self._connections = counter("relay_connections_total", "WebSocket clients that connected.")
+        self._disconnects = counter("relay_disconnects_total", "WebSocket clients that left, by close code.", "code")
+        wakeups = counter("relay_poll_wakeups_total", "Waiting polls that stopped waiting, by cause.", "cause")
+        self._wakeups = {cause: wakeups.labels(cause.value) for cause in WakeCause}
+        self._overflows = counter("relay_queue_overflows_total", "Clients that fell behind their queue.")
+        self._collected = counter("relay_sessions_collected_total", "Idle sessions removed.")
+        self._errors = counter("relay_errors_total", "Requests refused, by code.", "code")
+        self._fan_out = Histogram(
+            "relay_fan_out_seconds",
+            "Time to queue one answer for every live client of its session.",
+            buckets=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1),
+            registry=self._registry,
+        )
+        self._loop_lag = Gauge(
+            "relay_loop_lag_seconds", "How late the event loop was at its last look.", registry=self._registry
+        )
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show a value that is kept elsewhere."""
+        Gauge(name, text, registry=self._registry).set_function(read)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def metric_names(self) -> list[tuple[str, str, str]]:
+        """Name, type and meaning of each of our metrics."""
+        return [
+            (metric.name + ("_total" if metric.type == "counter" else ""), metric.type, metric.documentation)
+            for metric in self._registry.collect()
+            if metric.name.startswith("relay_")
+        ]
+
+    def loop_lagged(self, seconds: float) -> None:
+        """The event loop ran a timer so late."""
+        self._loop_lag.set(seconds)
+
+    def request_refused(self, error: RelayError) -> None:
+        """A request was answered with an error."""
+        self._errors.labels(error.code.value).inc()
+        self.log.debug("request_refused", status=error.status, code=error.code.value)
+
+    def internal_error(self, error: BaseException) -> None:
+        """A request failed for a reason we did not foresee."""
+        self._errors.labels("internal").inc()
+        self.log.error("internal_error", exc_info=error)
+
+    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
+        (self._duplicate_prompts if duplicate else self._prompts).inc()
+        self.log.info(
+            "prompt_stored", session_id=session_id, client_msg_id=client_msg_id, bytes=size, duplicate=duplicate
+        )
+
+    def prompts_fetched(self, session_id: str, count: int) -> None:
+        self.log.info("prompt_fetched", session_id=session_id, count=count)
+
+    def response_posted(
+        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
+    ) -> None:
+        (self._duplicate_responses if duplicate else self._responses).inc()
+        self.log.info(
+            "response_posted",
+            session_id=session_id,
+            assistant_msg_id=assistant_msg_id,
+            client_msg_id=client_msg_id,
+            bytes=size,
+            duplicate=duplicate,
+        )
+
+    def client_connected(self, session_id: str) -> None:
+        self._connections.inc()
+        self.log.info("client_connected", session_id=session_id)
+
+    def client_disconnected(self, session_id: str, close_code: int) -> None:
+        self._disconnects.labels(close_code).inc()
+        self.log.info("client_disconnected", session_id=session_id, close_code=close_code)
+
+    def poll_woken(self, cause: WakeCause) -> None:
+        self._wakeups[cause].inc()
+
+    def fanned_out(self, seconds: float) -> None:
+        self._fan_out.observe(seconds)
+
+    def queue_overflowed(self, session_id: str) -> None:
+        self._overflows.inc()
+        self.log.warning("queue_overflowed", session_id=session_id)
+
+    def session_deleted(self, session_id: str) -> None:
+        self.log.info("session_deleted", session_id=session_id)
+
+    def sessions_collected(self, count: int) -> None:
+        self._collected.inc(count)
+        self.log.info("sessions_collected", count=count)
+
+
+def bridge_uvicorn(logger: structlog.typing.FilteringBoundLogger) -> None:
+    """Let uvicorn's own warnings and errors come out as our log lines, and its chatter not at all."""
+
+    class Bridge(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logger.log(record.levelno, "uvicorn", message=record.getMessage(), exc_info=record.exc_info)
+
+    root = logging.getLogger("uvicorn")
+    root.handlers = [Bridge()]
+    root.propagate = False
+    root.setLevel(logging.WARNING)
+
+
+def silence_false_handshake_error() -> None:
+    """Keep uvicorn from reporting an error where a WebSocket handshake was properly refused.
+
+    uvicorn 0.54 sends the refusal and then complains that there was none (Kludex/uvicorn#3138).
+    """
+    logger = logging.getLogger("uvicorn.error")
+    if _not_false_handshake_error not in logger.filters:
+        logger.addFilter(_not_false_handshake_error)
+
+
+def _not_false_handshake_error(record: logging.LogRecord) -> bool:
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
+def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    event["time"] = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return event
+
+
+def _json_line(_: Any, __: str, event: MutableMapping[str, Any]) -> bytes:
+    return encode({"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event"), **event})
+
+
+_render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")
+
+
+def _console_line(logger: Any, name: str, event: MutableMapping[str, Any]) -> bytes:
+    return str(_render_console(logger, name, event)).encode()

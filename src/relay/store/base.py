@@ -1,0 +1,176 @@
+"""What a store promises. A backend keeps a session's log and announces what it kept.
+
+A session is an append-only log. Each prompt and each response is one entry with a dense `seq`, 1, 2, 3…, given in
+the same atomic step that keeps it. `epoch` names one life of the log: it is new whenever a log begins anew, so that
+(epoch, seq) is never ambiguous. Order is always seq, never ts.
+
+Every sentence below has a test in tests/store/test_contract.py, which runs unchanged on every backend. Time and ids
+are passed in. Any method may raise StoreUnavailable; then nothing was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from relay.models import MessageType, Number
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One message in a session's log; `data` is its JSON, ready to be served."""
+
+    seq: int
+    kind: MessageType
+    ts: Number
+    data: bytes
+
+
+class NewEntry(msgspec.Struct, frozen=True, gc=False):
+    """A message to be kept. `message_id` is what must be unique: the prompt's or the response's own id."""
+
+    session_id: str
+    kind: MessageType
+    message_id: str
+    client_msg_id: str
+    ts: Number
+    data: bytes
+    now_ms: int
+    fingerprint: bytes = b""
+
+
+class Outcome(Enum):
+    """What became of an entry. Repeating a request is ordinary, hence no exception."""
+
+    KEPT = "kept"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """A place in a session's log."""
+
+    epoch: str
+    seq: int
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Entries after a position. `floor` is the last seq that is no longer held, 0 if all are."""
+
+    epoch: str
+    floor: int
+    entries: Sequence[Entry]
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """Entries of the history; `total` counts all that match, before limit and offset."""
+
+    total: int
+    entries: Sequence[Entry]
+
+
+class SessionRecord(msgspec.Struct, frozen=True, gc=False):
+    """What the store knows of a session."""
+
+    session_id: str
+    created_ms: int
+    active_ms: int
+    messages: int
+    pending: int
+
+
+class SessionRecordPage(msgspec.Struct, frozen=True):
+    """Some sessions, and how many there are."""
+
+    total: int
+    records: Sequence[SessionRecord]
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds a store keeps to."""
+
+    history: bool
+    history_max_messages: int
+    history_max_bytes: int
+    max_pending_per_session: int
+    max_sessions: int
+    store_max_bytes: int
+
+
+TAIL_MESSAGES = 256
+TAIL_BYTES = 1024**2
+"""With history off the log still keeps so much, for a client that falls behind for a moment."""
+
+
+class Listener(Protocol):
+    """Who is told what a store has kept. Announcements are hints: one may be lost, late or doubled."""
+
+    def entry_added(self, session_id: str, epoch: str, entry: Entry) -> None:
+        """The session's log has reached entry.seq."""
+
+    def session_deleted(self, session_id: str) -> None:
+        """The session is gone, and everything in it."""
+
+
+class Store(Protocol):
+    """Where sessions live."""
+
+    async def open(self, listener: Listener) -> None:
+        """Make ready; from now on `listener` is told of everything kept, after it was kept."""
+
+    async def close(self) -> None:
+        """Let go of every resource. Nothing acknowledged is lost by it."""
+
+    async def check(self) -> None:
+        """Return if the store can keep messages now, else raise StoreUnavailable."""
+
+    async def add_prompt(self, entry: NewEntry) -> Outcome:
+        """Keep a prompt, make it pending and announce it: all of it or none. Creates the session if it is new.
+
+        DUPLICATE, and nothing changed or announced, if the session has had a prompt with this message_id, whatever
+        else differs. Raises TooManyPending, TooManySessions, StoreFull; none of them for a duplicate.
+        """
+
+    async def add_response(self, entry: NewEntry) -> Outcome:
+        """Keep a response, end its prompt's wait and announce it: all of it or none.
+
+        DUPLICATE if this message_id was kept with the same fingerprint, CONFLICT if with another; then nothing is
+        changed or announced. A further response to an answered prompt is KEPT.
+        Raises SessionNotFound, PromptNotFound, StoreFull.
+        """
+
+    async def pending(self, session_id: str) -> Sequence[Entry]:
+        """Prompts without a response, oldest first. Raises SessionNotFound."""
+
+    async def head(self, session_id: str) -> Position | None:
+        """The end of the log; None if there is no such session."""
+
+    async def read(self, session_id: str, after: int, *, limit: int, max_bytes: int) -> LogPage:
+        """The entries after seq `after`, in order, at most `limit` and about `max_bytes`, but one if there is any.
+
+        If some of them are no longer held, `floor` is above `after` and the page starts behind it.
+        Raises SessionNotFound.
+        """
+
+    async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
+        """The messages held with ts > since, in order of seq; none if history is off. Raises SessionNotFound."""
+
+    async def session(self, session_id: str) -> SessionRecord:
+        """What is known of one session. Raises SessionNotFound."""
+
+    async def sessions(self, *, limit: int, offset: int) -> SessionRecordPage:
+        """Sessions in the order in which they were created."""
+
+    async def touch(self, used_ms: Mapping[str, int]) -> None:
+        """Note when sessions were last in use; an earlier time and an unknown session change nothing."""
+
+    async def delete_session(self, session_id: str) -> None:
+        """Forget the session and announce that. Raises SessionNotFound."""
+
+    async def collect_idle(self, idle_since_ms: int, *, keep: Collection[str]) -> Sequence[str]:
+        """Delete and announce sessions not active since `idle_since_ms`, without pending prompts and not in `keep`.
+
+        Returns the ids of those deleted.
+        """

@@ -1,0 +1,199 @@
+"""Bytes to checked requests, and messages to bytes: the one place that reads and writes JSON on the hot path.
+
+A body is decoded once, straight from its bytes, by a compiled decoder; `models.py` holds the rules. A message is
+encoded once, when it is kept, and the same bytes serve every poll, history page and socket. Metadata is checked,
+but its bytes are passed on as they came (without their white space): no number loses a digit on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TypeVar
+
+import msgspec
+
+from relay.errors import InvalidField, InvalidJson, MissingField
+from relay.models import (
+    MessageType,
+    Number,
+    check_id,
+    check_metadata_depth,
+    check_metadata_size,
+    check_text,
+    check_ts,
+)
+
+_NOTHING = msgspec.Raw()
+_PREFIX = {kind: b'{"type":"%s","data":' % kind.value.encode() for kind in MessageType}
+_MESSAGE_FRAME_PREFIX = b'{"type":"message","data":'
+
+encode = msgspec.json.Encoder().encode
+
+
+class NewPrompt(msgspec.Struct, gc=False):
+    """A checked prompt, before it has an id and a time of its own."""
+
+    session_id: str
+    prompt: str
+    client_msg_id: str | None = None
+    metadata: msgspec.Raw = _NOTHING
+    ts: Number | None = None
+
+
+class NewResponse(msgspec.Struct, gc=False):
+    """A checked response, before it has an id and a time of its own."""
+
+    session_id: str
+    client_msg_id: str
+    text: str
+    assistant_msg_id: str | None = None
+    metadata: msgspec.Raw = _NOTHING
+    ts: Number | None = None
+
+
+class _PromptData(msgspec.Struct, kw_only=True, gc=False):
+    session_id: str
+    client_msg_id: str
+    prompt: str
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    ts: Number
+
+
+class _ResponseData(msgspec.Struct, kw_only=True, gc=False):
+    session_id: str
+    assistant_msg_id: str
+    client_msg_id: str
+    text: str
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    ts: Number
+
+
+_T = TypeVar("_T", NewPrompt, NewResponse)
+_prompt_decoder = msgspec.json.Decoder(NewPrompt)
+_response_decoder = msgspec.json.Decoder(NewResponse)
+
+
+def decode_prompt(body: bytes) -> NewPrompt:
+    """The prompt in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
+    prompt = _decode(_prompt_decoder, body)
+    check_text(prompt.prompt, "prompt")
+    return _checked(prompt)
+
+
+def decode_response(body: bytes) -> NewResponse:
+    """The response in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
+    response = _decode(_response_decoder, body)
+    check_text(response.text, "text")
+    if response.assistant_msg_id is not None:
+        check_id(response.assistant_msg_id, "assistant_msg_id")
+    return _checked(response)
+
+
+def encode_prompt(prompt: NewPrompt, client_msg_id: str, ts: Number) -> bytes:
+    """The specification's PromptMessage."""
+    return encode(
+        _PromptData(
+            session_id=prompt.session_id,
+            client_msg_id=client_msg_id,
+            prompt=prompt.prompt,
+            metadata=prompt.metadata or msgspec.UNSET,
+            ts=ts,
+        )
+    )
+
+
+def encode_response(response: NewResponse, assistant_msg_id: str, ts: Number) -> bytes:
+    """The specification's AssistantMessage."""
+    return encode(
+        _ResponseData(
+            session_id=response.session_id,
+            assistant_msg_id=assistant_msg_id,
+            client_msg_id=response.client_msg_id,
+            text=response.text,
+            metadata=response.metadata or msgspec.UNSET,
+            ts=ts,
+        )
+    )
+
+
+def fingerprint(response: NewResponse) -> bytes:
+    """The same for two responses if and only if client_msg_id, text and metadata mean the same."""
+    digest = hashlib.blake2b(response.client_msg_id.encode(), digest_size=16)
+    digest.update(b"/%d/" % len(response.text))  # no id holds a "/": the parts cannot run into each other
+    digest.update(response.text.encode())
+    if response.metadata:
+        digest.update(_canonical(bytes(response.metadata)))
+    return digest.digest()
+
+
+def history_item(kind: MessageType, data: bytes) -> bytes:
+    """A message as an element of GET /messages."""
+    return _PREFIX[kind] + data + b"}"
+
+
+def message_frame(data: bytes) -> bytes:
+    """An answer as the WebSocket frame that announces it."""
+    return _MESSAGE_FRAME_PREFIX + data + b"}"
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    try:
+        # The decoder does not look into strings that it skips; this also turns away UTF-16 and a BOM's relatives.
+        body.decode()
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        raise _explain(str(exc)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidJson("the body must be a JSON object in UTF-8") from None
+
+
+_AT_FIELD = re.compile(r"`\$\.(\w+)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_EXPECTED = {"ts": "a number", "metadata": "an object"}
+
+
+def _explain(complaint: str) -> InvalidJson | MissingField | InvalidField:
+    """Our error for what msgspec says of a body that is JSON but not the one we want."""
+    if missing := _MISSING.search(complaint):
+        return MissingField(missing[1])
+    field = _AT_FIELD.search(complaint)
+    if "out of range" in complaint:
+        return InvalidJson(f"a number is out of range{f' in {field[1]}' if field else ''}")
+    if field is None:
+        return InvalidField("the body must be a JSON object")
+    if "got `null`" in complaint:
+        return MissingField(field[1])
+    return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
+
+
+def _checked(message: _T) -> _T:
+    check_id(message.session_id, "session_id")
+    if message.client_msg_id is not None:
+        check_id(message.client_msg_id, "client_msg_id")
+    if message.ts is not None:
+        check_ts(message.ts, "ts")
+    if message.metadata:
+        message.metadata = _check_metadata(bytes(message.metadata))
+    return message
+
+
+def _check_metadata(raw: bytes) -> msgspec.Raw:
+    if raw == b"null":
+        return _NOTHING
+    if not raw.startswith(b"{"):
+        raise InvalidField("metadata must be an object")
+    try:
+        compact = msgspec.json.format(raw, indent=-1)
+        check_metadata_size(len(compact), "metadata")
+        value = msgspec.json.decode(compact)  # what it cannot decode, we could not serve again
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidJson("metadata holds what JSON cannot carry") from None
+    check_metadata_depth(value, "metadata")
+    return msgspec.Raw(compact)
+
+
+def _canonical(metadata: bytes) -> bytes:
+    """One spelling for each meaning. The standard library's encoder, because it alone takes integers of any size."""
+    return json.dumps(json.loads(metadata), sort_keys=True, separators=(",", ":")).encode()
