@@ -1,0 +1,101 @@
+"""The calls of the specification in one line each, so that a test says only what it is about."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+from websockets.sync.client import ClientConnection
+
+
+class Talk:
+    """What clients and agents do in one session."""
+
+    def __init__(self, http: httpx.Client, session_id: str) -> None:
+        self.http = http
+        self.session_id = session_id
+
+    def post_prompt(self, prompt: Any = "Hello", **fields: Any) -> httpx.Response:
+        """POST /prompt."""
+        return self.http.post("/prompt", json={"session_id": self.session_id, "prompt": prompt, **fields})
+
+    def prompt(self, prompt: str = "Hello", **fields: Any) -> str:
+        """POST /prompt, which succeeds; returns the client_msg_id."""
+        return str(ok(self.post_prompt(prompt, **fields))["client_msg_id"])
+
+    def post_response(self, client_msg_id: Any, text: Any = "Hi there!", **fields: Any) -> httpx.Response:
+        """POST /response."""
+        body = {"session_id": self.session_id, "client_msg_id": client_msg_id, "text": text, **fields}
+        return self.http.post("/response", json=body)
+
+    def respond(self, client_msg_id: str, text: str = "Hi there!", **fields: Any) -> str:
+        """POST /response, which succeeds; returns the assistant_msg_id."""
+        return str(ok(self.post_response(client_msg_id, text, **fields))["assistant_msg_id"])
+
+    def pending(self, **query: Any) -> list[dict[str, Any]]:
+        """GET /prompts, at once unless the query says otherwise."""
+        answer = self.http.get(f"/prompts/{self.session_id}", params={"wait": "false"} | query)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json())
+
+    def pending_ids(self) -> list[str]:
+        """The client_msg_ids of the pending prompts."""
+        return [prompt["client_msg_id"] for prompt in self.pending()]
+
+    def messages(self, **query: Any) -> dict[str, Any]:
+        """GET /messages."""
+        return ok(self.http.get(f"/messages/{self.session_id}", params=query))
+
+    def session(self) -> dict[str, Any]:
+        """GET /sessions/{session_id}."""
+        return ok(self.http.get(f"/sessions/{self.session_id}"))
+
+    def round_trip(self, listener: ClientConnection | None = None) -> None:
+        """A prompt is asked, fetched and answered: proof that the session still works."""
+        client_msg_id = self.prompt("Still there?")
+        assert client_msg_id in self.pending_ids()
+        assistant_msg_id = self.respond(client_msg_id, "Yes.")
+        assert client_msg_id not in self.pending_ids()
+        if listener is not None:
+            assert next_message(listener)["assistant_msg_id"] == assistant_msg_id
+
+
+def ok(answer: httpx.Response) -> dict[str, Any]:
+    """The body of an answer that must be 200."""
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def assert_error(answer: httpx.Response, status: int, code: str, error: str, details: str | None = None) -> None:
+    """The answer is exactly this error; `details` too, if given."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) <= {"error", "details", "code"}
+    assert (body["error"], body["code"]) == (error, code)
+    if details is not None:
+        assert body["details"] == details
+
+
+def next_frame(listener: ClientConnection, seconds: float = 10) -> dict[str, Any]:
+    """The next frame that a listener gets."""
+    return dict(json.loads(listener.recv(timeout=seconds)))
+
+
+def next_message(listener: ClientConnection, seconds: float = 10) -> dict[str, Any]:
+    """The next answer that a listener gets; pings are passed over."""
+    while (frame := next_frame(listener, seconds))["type"] == "ping":
+        pass
+    assert frame["type"] == "message", frame
+    return dict(frame["data"])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Ask again and again until it is so; for states that a server reaches soon and does not announce."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become so in time"
+        time.sleep(0.005)
