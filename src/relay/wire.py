@@ -144,23 +144,27 @@ def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
         body.decode()
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
-        raise _explain(str(exc)) from None
+        complaint = str(exc)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidJson("the body must be a JSON object in UTF-8") from None
+        raise InvalidJson(_NOT_JSON) from None
+    try:
+        msgspec.json.decode(body)  # the complaint came at the first wrong value; the rest may not even be JSON
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidJson(_NOT_JSON) from None
+    raise _explain(complaint)
 
 
+_NOT_JSON = "the body must be a JSON object in UTF-8"
 _AT_FIELD = re.compile(r"`\$\.(\w+)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _EXPECTED = {"ts": "a number", "metadata": "an object"}
 
 
-def _explain(complaint: str) -> InvalidJson | MissingField | InvalidField:
+def _explain(complaint: str) -> MissingField | InvalidField:
     """Our error for what msgspec says of a body that is JSON but not the one we want."""
     if missing := _MISSING.search(complaint):
         return MissingField(missing[1])
     field = _AT_FIELD.search(complaint)
-    if "out of range" in complaint:
-        return InvalidJson(f"a number is out of range{f' in {field[1]}' if field else ''}")
     if field is None:
         return InvalidField("the body must be a JSON object")
     if "got `null`" in complaint:
