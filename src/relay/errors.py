@@ -125,7 +125,7 @@ class InvalidQuery(BadRequest):
 
 
 class UnsupportedContentType(BadRequest):
-    """Refusing all but JSON also stops cross-site "simple" requests, which cannot send it."""
+    """The body is not declared as JSON in UTF-8. This also stops cross-site "simple" requests, which cannot do so."""
 
     code = ErrorCode.UNSUPPORTED_CONTENT_TYPE
     error = "Content-Type must be application/json"
@@ -220,13 +220,14 @@ class Unavailable(RelayError):
     """The server cannot do its job just now."""
 
     status = 503
-    code = ErrorCode.STORE_UNAVAILABLE
-    error = "Service temporarily unavailable"
     retry_after_seconds = 1
 
 
 class StoreUnavailable(Unavailable):
     """The store does not answer; nothing was kept."""
+
+    code = ErrorCode.STORE_UNAVAILABLE
+    error = "Service temporarily unavailable"
 
 
 class StoreFull(Unavailable):

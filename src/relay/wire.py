@@ -93,7 +93,7 @@ def decode_response(body: bytes) -> NewResponse:
 
 def encode_prompt(prompt: NewPrompt, client_msg_id: str, ts: Number) -> bytes:
     """The specification's PromptMessage."""
-    return encode(
+    return _to_keep(
         _PromptData(
             session_id=prompt.session_id,
             client_msg_id=client_msg_id,
@@ -106,7 +106,7 @@ def encode_prompt(prompt: NewPrompt, client_msg_id: str, ts: Number) -> bytes:
 
 def encode_response(response: NewResponse, assistant_msg_id: str, ts: Number) -> bytes:
     """The specification's AssistantMessage."""
-    return encode(
+    return _to_keep(
         _ResponseData(
             session_id=response.session_id,
             assistant_msg_id=assistant_msg_id,
@@ -116,6 +116,11 @@ def encode_response(response: NewResponse, assistant_msg_id: str, ts: Number) ->
             ts=ts,
         )
     )
+
+
+def _to_keep(message: _PromptData | _ResponseData) -> bytes:
+    # The encoder's own bytes keep up to half as much again of unused room; what is stored must not.
+    return bytes(memoryview(encode(message)))
 
 
 def fingerprint(response: NewResponse) -> bytes:

@@ -18,7 +18,7 @@ from tests.serving import Server, running
 
 @contextmanager
 def talking(**settings: object) -> Iterator[tuple[Talk, Server]]:
-    with running(**settings) as server, httpx.Client(base_url=server.url, timeout=20) as http:
+    with running("serve", **settings) as server, httpx.Client(base_url=server.url, timeout=20) as http:
         yield Talk(http, "s1"), server
 
 

@@ -1,0 +1,264 @@
+"""core/hub.py: who is woken, who is fed, who is sent back to the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from relay.core.hub import Hub, Waiter
+from relay.core.observer import Observer, WakeCause
+from relay.core.subscriber import Frame, Subscriber
+from relay.errors import Draining, TooManyPolls, TooManySubscribers
+from relay.models import MessageType
+from relay.store.base import Entry
+from tests.factories import some_settings
+
+
+def make_hub(**settings: object) -> Hub:
+    return Hub(some_settings(**settings), Observer())
+
+
+def prompt(seq: int) -> Entry:
+    return Entry(seq, MessageType.PROMPT, 0, b"p%d" % seq)
+
+
+def answer(seq: int) -> Entry:
+    return Entry(seq, MessageType.ASSISTANT, 0, b"a%d" % seq)
+
+
+def joined(hub: Hub, *, epoch: str | None = "e1", position: int = 0) -> Subscriber:
+    subscriber = Subscriber("s1", epoch, position)
+    hub.subscribe(subscriber)
+    assert hub.go_live(subscriber)
+    return subscriber
+
+
+def texts(subscriber: Subscriber) -> list[bytes]:
+    return [frame.data for frame in iter(subscriber.take, None)]
+
+
+def framed(*seqs: int) -> list[bytes]:
+    return [b'{"type":"message","data":a%d}' % seq for seq in seqs]
+
+
+# Clients
+
+
+def test_live_clients_get_each_answer_once_and_no_prompt() -> None:
+    hub = make_hub()
+    a, b = joined(hub), joined(hub)
+    for entry in (prompt(1), answer(2), answer(3), answer(3), answer(2)):
+        hub.entry_added("s1", "e1", entry)
+    assert texts(a) == texts(b) == framed(2, 3)
+    assert a.live
+
+
+def test_a_frame_is_made_once_for_all() -> None:
+    hub = make_hub()
+    a, b = joined(hub), joined(hub)
+    hub.entry_added("s1", "e1", answer(1))
+    assert a.take() is b.take()
+
+
+def test_a_lagging_client_is_not_fed() -> None:
+    hub = make_hub()
+    lagging = Subscriber("s1", "e1", 0)
+    hub.subscribe(lagging)
+    hub.entry_added("s1", "e1", answer(1))
+    assert texts(lagging) == []
+
+
+def test_a_client_goes_live_only_when_it_has_read_what_was_announced() -> None:
+    hub = make_hub()
+    client = Subscriber("s1", "e1", 0)
+    hub.subscribe(client)
+    hub.entry_added("s1", "e1", answer(1))
+    assert not hub.go_live(client)
+    client.position = 1
+    assert hub.go_live(client)
+
+
+def test_a_client_may_have_read_further_than_was_announced() -> None:
+    hub = make_hub()
+    first = joined(hub)
+    ahead = Subscriber("s1", "e1", 2)
+    hub.subscribe(ahead)
+    assert hub.go_live(ahead)
+    for seq in (1, 2, 3):
+        hub.entry_added("s1", "e1", answer(seq))
+    assert texts(first) == framed(1, 2, 3)
+    assert texts(ahead) == framed(3)
+
+
+def test_a_lost_announcement_sends_clients_back_to_the_log() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    hub.entry_added("s1", "e1", answer(1))
+    hub.entry_added("s1", "e1", answer(3))
+    assert texts(client) == framed(1)
+    assert (client.live, client.position) == (False, 1)
+
+
+def test_a_new_epoch_sends_clients_back_to_the_log() -> None:
+    hub = make_hub()
+    client = joined(hub, position=5)
+    hub.entry_added("s1", "e2", answer(6))
+    assert (client.live, client.epoch, client.position) == (False, "e1", 5)
+
+
+def test_a_client_that_finds_a_new_epoch_by_itself_sends_the_others_to_look() -> None:
+    hub = make_hub()
+    old = joined(hub, position=5)
+    new = Subscriber("s1", "e2", 1)
+    hub.subscribe(new)
+    assert hub.go_live(new)
+    assert not old.live
+    hub.entry_added("s1", "e2", answer(2))
+    assert texts(new) == framed(2)
+
+
+def test_a_client_that_waits_for_an_unknown_session_gets_its_first_answer() -> None:
+    hub = make_hub()
+    client = joined(hub, epoch=None)
+    hub.entry_added("s1", "e1", prompt(1))
+    hub.entry_added("s1", "e1", answer(2))
+    assert texts(client) == framed(2)
+
+
+def test_overflow_sends_only_the_slow_client_back_to_the_log() -> None:
+    hub = make_hub()
+    slow, quick = joined(hub), joined(hub)
+    for seq in range(1, 301):
+        hub.entry_added("s1", "e1", answer(seq))
+        assert texts(quick) == framed(seq)
+    assert quick.live
+    assert (slow.live, slow.position) == (False, 256)
+    assert texts(slow) == framed(*range(1, 257))
+
+
+def test_deleting_a_session_closes_its_clients_and_the_next_session_begins_anew() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    hub.entry_added("s1", "e1", answer(1))
+    hub.session_deleted("s1")
+    hub.session_deleted("unknown")
+    assert client.close_code == 4404
+    assert hub.subscribers == 0
+    assert not hub.go_live(client)
+    hub.unsubscribe(client)
+    late = joined(hub, epoch=None)
+    hub.entry_added("s1", "e2", answer(1))
+    assert texts(late) == framed(1)
+
+
+def test_clients_are_bounded_per_session_and_in_all() -> None:
+    hub = make_hub(max_subscribers_per_session=1, max_subscribers=2)
+    first = joined(hub)
+    with pytest.raises(TooManySubscribers):
+        hub.subscribe(Subscriber("s1", None, 0))
+    hub.subscribe(Subscriber("s2", None, 0))
+    with pytest.raises(TooManySubscribers):
+        hub.subscribe(Subscriber("s3", None, 0))
+    hub.unsubscribe(first)
+    hub.subscribe(Subscriber("s3", None, 0))
+
+
+def test_a_ping_reaches_everybody() -> None:
+    hub = make_hub()
+    client, lagging = joined(hub), Subscriber("s2", None, 0)
+    hub.subscribe(lagging)
+    hub.ping(Frame(b"ping"))
+    assert texts(client) == texts(lagging) == [b"ping"]
+
+
+def test_only_a_write_that_takes_too_long_is_stalled() -> None:
+    hub = make_hub(send_timeout_seconds=10)
+    stalled, writing, idle = (joined(hub) for _ in range(3))
+    hung_up: list[str] = []
+    stalled.on_stalled = lambda: hung_up.append("stalled")
+    writing.on_stalled = lambda: hung_up.append("writing")
+    stalled.writing_since, writing.writing_since = 100.0, 100.1
+    hub.close_stalled(110.0)
+    hub.close_stalled(110.0)
+    assert hung_up == ["stalled"]
+    assert (stalled.close_code, writing.close_code, idle.close_code) == (4008, None, None)
+
+
+# Polls
+
+
+async def woken_by(waiter: Waiter) -> WakeCause:
+    return await asyncio.wait_for(waiter.wait(30, 60), 1)
+
+
+async def test_a_prompt_wakes_every_poll_of_its_session_only() -> None:
+    hub = make_hub()
+    with hub.waiter("s1") as a, hub.waiter("s1") as b, hub.waiter("s2") as other:
+        hub.entry_added("s1", "e1", prompt(1))
+        assert await woken_by(a) is await woken_by(b) is WakeCause.PROMPT
+        assert await other.wait(0, 60) is WakeCause.TIMEOUT
+
+
+async def test_an_answer_wakes_no_poll() -> None:
+    hub = make_hub()
+    with hub.waiter("s1") as waiter:
+        hub.entry_added("s1", "e1", answer(1))
+        assert await waiter.wait(0, 60) is WakeCause.TIMEOUT
+
+
+async def test_a_wake_up_before_the_wait_is_not_lost() -> None:
+    hub = make_hub()
+    with hub.waiter("s1") as waiter:
+        waiter.wake(WakeCause.PROMPT)
+        waiter.wake(WakeCause.DRAIN)
+        assert await woken_by(waiter) is WakeCause.PROMPT
+
+
+async def test_a_poll_looks_again_after_the_safety_time() -> None:
+    with make_hub().waiter("s1") as waiter:
+        assert await waiter.wait(30, 0.001) is WakeCause.SAFETY
+
+
+async def test_deleting_a_session_wakes_its_polls() -> None:
+    hub = make_hub()
+    with hub.waiter("s1") as waiter:
+        hub.session_deleted("s1")
+        assert await woken_by(waiter) is WakeCause.DELETED
+
+
+def test_waiting_polls_are_bounded() -> None:
+    hub = make_hub(max_waiting_polls=1)
+    with hub.waiter("s1"):
+        hub.admit_wait()
+        with hub.waiter("s2"), pytest.raises(TooManyPolls):
+            hub.admit_wait()
+        hub.admit_wait()
+
+
+# All of them
+
+
+async def test_draining_sends_everybody_away_and_lets_nobody_wait_again() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    with hub.waiter("s1") as waiter:
+        hub.drain()
+        assert await woken_by(waiter) is WakeCause.DRAIN
+    assert client.close_code == 1012
+    with hub.waiter("s1") as late:
+        assert await woken_by(late) is WakeCause.DRAIN
+    with pytest.raises(Draining):
+        hub.subscribe(Subscriber("s1", None, 0))
+
+
+def test_nothing_is_left_of_listeners_who_have_gone() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    with hub.waiter("s1"), hub.waiter("s2"):
+        assert set(hub.listened()) == {"s1", "s2"}
+        assert hub.listeners("s1") == (1, 1)
+    hub.unsubscribe(client)
+    hub.unsubscribe(client)
+    assert not hub.listened()
+    assert (hub.subscribers, hub.waiters, hub.listeners("s1")) == (0, 0, (0, 0))

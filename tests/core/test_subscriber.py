@@ -1,0 +1,93 @@
+"""core/subscriber.py: the queue and its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from relay.core.subscriber import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, Frame, Subscriber
+
+
+def live(position: int = 0) -> Subscriber:
+    subscriber = Subscriber("s1", "e1", position)
+    subscriber.live = True
+    return subscriber
+
+
+def drained(subscriber: Subscriber) -> list[bytes]:
+    return [frame.data for frame in iter(subscriber.take, None)]
+
+
+def test_frames_come_out_in_the_order_in_which_they_went_in() -> None:
+    subscriber = live()
+    assert subscriber.offer(1, Frame(b"one"))
+    subscriber.notify(Frame(b"ping"))
+    assert subscriber.offer(2, Frame(b"two"))
+    assert drained(subscriber) == [b"one", b"ping", b"two"]
+
+
+def test_what_was_read_from_the_log_already_is_not_queued_again() -> None:
+    subscriber = live(position=5)
+    assert subscriber.offer(5, Frame(b"five"))
+    assert subscriber.offer(6, Frame(b"six"))
+    assert drained(subscriber) == [b"six"]
+
+
+def test_the_queue_is_bounded_in_frames() -> None:
+    subscriber = live()
+    assert all(subscriber.offer(n, Frame(b"x")) for n in range(1, MAX_QUEUE_FRAMES + 1))
+    assert not subscriber.offer(MAX_QUEUE_FRAMES + 1, Frame(b"x"))
+    subscriber.take()
+    assert subscriber.offer(MAX_QUEUE_FRAMES + 1, Frame(b"x"))
+
+
+def test_the_queue_is_bounded_in_bytes_but_takes_one_frame_of_any_size() -> None:
+    subscriber = live()
+    assert subscriber.offer(1, Frame(b"x" * (MAX_QUEUE_BYTES + 1)))
+    assert not subscriber.offer(2, Frame(b"x"))
+    subscriber.take()
+    assert subscriber.offer(2, Frame(b"x"))
+
+
+def test_a_ping_without_room_is_dropped() -> None:
+    subscriber = live()
+    subscriber.offer(1, Frame(b"x" * MAX_QUEUE_BYTES))
+    subscriber.notify(Frame(b"ping"))
+    assert len(drained(subscriber)) == 1
+
+
+async def test_waiting_ends_with_a_frame_a_change_of_state_or_the_end() -> None:
+    acts: list[Callable[[Subscriber], object]] = [
+        lambda s: s.offer(1, Frame(b"x")),
+        lambda s: s.fall_behind("e1", 3),
+        lambda s: s.close(1012, "restart"),
+    ]
+    for act in acts:
+        subscriber = live()
+        waiting = asyncio.create_task(subscriber.wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        act(subscriber)
+        await asyncio.wait_for(waiting, 1)
+        await asyncio.wait_for(subscriber.wait(), 1)
+
+
+def test_the_first_close_counts() -> None:
+    subscriber = live()
+    subscriber.close(4404, "session deleted")
+    subscriber.close(1012, "restart")
+    assert (subscriber.close_code, subscriber.close_reason) == (4404, "session deleted")
+
+
+def test_falling_behind_never_moves_the_position_back() -> None:
+    subscriber = live(position=7)
+    subscriber.fall_behind("e1", 5)
+    assert (subscriber.live, subscriber.position) == (False, 7)
+    subscriber.fall_behind("e1", 9)
+    assert subscriber.position == 9
+
+
+def test_a_frame_is_decoded_once() -> None:
+    frame = Frame("é".encode())
+    assert frame.text == "é"
+    assert frame.text is frame.text

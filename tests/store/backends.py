@@ -1,0 +1,33 @@
+"""The stores that exist. Every test of the contract runs on each and never asks which one it holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.store.base import Listener, Store, StoreLimits
+from relay.store.memory import MemoryStore
+
+Open = Callable[[Path, Listener, StoreLimits], AbstractAsyncContextManager[Store]]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A store and how to open it for a test."""
+
+    name: str
+    open: Open
+
+
+@asynccontextmanager
+async def open_memory(_: Path, listener: Listener, limits: StoreLimits) -> AsyncIterator[Store]:
+    """The memory store."""
+    store = MemoryStore(limits)
+    await store.open(listener)
+    yield store
+    await store.close()
+
+
+BACKENDS = [Backend("memory", open_memory)]
