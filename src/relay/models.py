@@ -13,7 +13,7 @@ import re
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, WithJsonSchema
 
 from relay.errors import ErrorCode, InvalidField, MessageTooLarge
 
@@ -107,10 +107,19 @@ def _metadata(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     return value
 
 
-Id = Annotated[str, AfterValidator(_id), Field(json_schema_extra={"minLength": 1, "maxLength": MAX_ID_CHARS})]
+ID_SCHEMA: dict[str, JsonValue] = {
+    "minLength": 1,
+    "maxLength": MAX_ID_CHARS,
+    "pattern": r"^(?!\.{1,2}$)[^\u0000-\u001f\u007f-\u009f/]+$",
+}
+Id = Annotated[str, AfterValidator(_id), Field(json_schema_extra=ID_SCHEMA)]
 Text = Annotated[str, AfterValidator(_text), Field(json_schema_extra={"maxLength": MAX_TEXT_BYTES})]
 TimestampMs = Annotated[Number, AfterValidator(_ts), Field(json_schema_extra={"minimum": 0, "maximum": MAX_TS_MS})]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_metadata)]
+Metadata = Annotated[
+    dict[str, JsonValue],
+    AfterValidator(_metadata),
+    WithJsonSchema({"type": "object", "additionalProperties": True}),
+]
 
 
 class _Message(BaseModel):

@@ -72,17 +72,17 @@ def assert_refusal(answer: bytes) -> None:
 @pytest.mark.usefixtures("talk")
 def test_a_64_mb_upload_is_refused_while_it_streams_and_memory_stays_flat(server: Server, parts: list[bytes]) -> None:
     before = most = server.memory_bytes()
-    sent_before_the_answer = None
+    answered_after = None
     with dial(server) as connection:
-        for sent, part in enumerate(parts):
+        for n, part in enumerate(parts):
             connection.sendall(part)
-            readable, _, _ = select.select([connection], [], [], 0)
-            if readable and sent_before_the_answer is None:
-                sent_before_the_answer = sent
+            if answered_after is None and select.select([connection], [], [], 0)[0]:
+                answered_after = n
             most = max(most, server.memory_bytes())
         answer = read_to_end(connection)
     assert_refusal(answer)
-    assert sent_before_the_answer is not None, "the answer came only after the whole body"
+    assert answered_after is not None
+    assert answered_after < len(parts) - 1, "the answer came only after the whole body"
     assert most - before < MAX_GROWTH_BYTES
 
 
@@ -90,13 +90,11 @@ def test_a_64_mb_upload_is_refused_while_it_streams_and_memory_stays_flat(server
 @pytest.mark.usefixtures("talk")
 def test_a_sender_that_stops_at_the_refusal_need_not_send_the_rest(server: Server, parts: list[bytes]) -> None:
     with dial(server) as connection:
-        connection.sendall(parts[0])
-        for part in parts[1:4]:
+        for part in parts[:4]:
             connection.sendall(part)
-        # Nothing more is sent: the answer must come although the body is not complete.
-        answer = connection.recv(65_536)
+        answer = b""
         while not answer.endswith(b"}"):
-            answer += connection.recv(65_536)
+            answer += connection.recv(65_536) or pytest.fail("the server has hung up")
         assert_refusal(answer)
 
 
@@ -107,19 +105,3 @@ def test_an_ordinary_client_sees_the_refusal(talk: Talk, chunked: bool) -> None:
     headers = {"content-type": "application/json"} | ({} if chunked else {"content-length": str(BODY_BYTES)})
     answer = talk.http.post("/prompt", content=body, headers=headers)
     assert_error(answer, 400, "message_too_large", TOO_LARGE["error"], TOO_LARGE["details"])
-
-
-def test_ten_uploads_at_once_stay_flat_too(server: Server, talk: Talk) -> None:
-    before = server.memory_bytes()
-    connections = [
-        socket.create_connection((talk.http.base_url.host, talk.http.base_url.port or 80)) for _ in range(10)
-    ]
-    for part in CHUNKED[:17]:
-        for connection in connections:
-            connection.sendall(part)
-    most = server.memory_bytes()
-    talk.round_trip()
-    for connection in connections:
-        with connection:
-            assert connection.recv(12) == b"HTTP/1.1 400"
-    assert most - before < MAX_GROWTH_BYTES

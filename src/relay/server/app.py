@@ -144,16 +144,17 @@ async def _unrouted(scope: Scope, receive: Receive, send: Send) -> None:
         raise HTTPException(404)
 
 
-async def _framework_error(_: StarletteRequest, exc: Exception) -> Response:
+async def _framework_error(request: StarletteRequest, exc: Exception) -> Response:
     """Errors that the framework raises by itself, in our shape."""
     assert isinstance(exc, HTTPException)
-    error: RelayError = (
-        MethodNotAllowed("see /docs for the methods of each path")
-        if exc.status_code == 405
-        else NotFound("see /docs for the paths that there are")
-    )
+    headers = {"cache-control": "no-store"}
+    error: RelayError = NotFound("see /docs for the paths that there are")
+    if exc.status_code == 405:
+        error = MethodNotAllowed("see /docs for the methods of each path")
+        # The router knows of one method only, that of the first route with this path.
+        methods = request.app.door.methods(request.scope["path"])
+        headers["allow"] = ", ".join(methods) or (exc.headers or {}).get("Allow", "")
     answer = error_answer(error)
-    headers = {**(exc.headers or {}), "cache-control": "no-store"}
     return Response(answer.body, answer.status, headers, media_type="application/json")
 
 

@@ -82,6 +82,13 @@ class AsgiDoor:
             table = self._with_session if parameter else self._exact
             table[route.method, first] = route.endpoint
 
+    def methods(self, path: str) -> list[str]:
+        """The methods for which this path has an endpoint."""
+        exact = {method for method, known in self._exact if known == path}
+        cut = path.rfind("/") + 1
+        with_session = {method for method, known in self._with_session if known == path[:cut] and cut < len(path)}
+        return sorted(exact | with_session)
+
     def find(self, scope: Scope) -> tuple[Endpoint, str] | None:
         """The endpoint for this request and the session in its path; None if there is none."""
         path: str = scope["path"]

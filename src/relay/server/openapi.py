@@ -23,7 +23,6 @@ from relay.errors import (
     StoreUnavailable,
     TooManyPending,
     TooManyPolls,
-    UpgradeRequired,
 )
 from relay.models import ErrorResponse
 from relay.server.query import MAX_INTEGER
@@ -109,7 +108,7 @@ _SESSION_ID = {
     "in": "path",
     "required": True,
     "description": "The conversation.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": models.MAX_ID_CHARS},
+    "schema": {"type": "string", **models.ID_SCHEMA},
     "example": "abc",
 }
 _LIMIT = _query(
@@ -269,15 +268,5 @@ _ROUTES: dict[tuple[str, str], dict[str, Any]] = {
                 "content": {"text/plain": {"schema": {"type": "string"}, "example": "relay_prompts_total 1.0\n"}},
             }
         },
-    },
-    ("GET", "/ws/{session_id}"): {
-        "summary": "Listen for answers (WebSocket)",
-        "description": "Upgrade to a WebSocket; a plain GET is refused. See the description above.",
-        "tags": ["client"],
-        "responses": {
-            101: {"description": "Switching protocols: the client listens."},
-            **_errors(UpgradeRequired(), SessionNotFound(), Draining()),
-        },
-        "openapi_extra": {"parameters": [_SESSION_ID]},
     },
 }

@@ -1,0 +1,204 @@
+"""wire.py and models.py: the compiled decoder and the Pydantic models take and refuse the same bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from relay.errors import InvalidField, InvalidJson, MessageTooLarge, MissingField, RelayError
+from relay.models import (
+    MAX_METADATA_BYTES,
+    MAX_METADATA_DEPTH,
+    MAX_TEXT_BYTES,
+    AssistantMessage,
+    PromptIn,
+    PromptMessage,
+    ResponseIn,
+)
+from relay.wire import (
+    decode_prompt,
+    decode_response,
+    encode_prompt,
+    encode_response,
+    fingerprint,
+)
+
+Body = dict[str, Any]
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=10,
+)
+ids = st.one_of(st.just("s1"), st.sampled_from(["", ".", "..", "a/b", "x" * 256, "x" * 257, "a\x00", "é"]), text)
+times = st.one_of(st.integers(-10, 10**17), st.floats(-1, 1e17), st.sampled_from([0, 8.64e15, 8.640001e15, True, "1"]))
+metadata = st.one_of(st.none(), st.dictionaries(text, json_values, max_size=4), json_values)
+
+
+def bodies(*required: str) -> st.SearchStrategy[Body]:
+    """Bodies that are often right, and often wrong in one place."""
+    right = {"session_id": ids, "client_msg_id": ids, "assistant_msg_id": ids, "prompt": text, "text": text}
+    known = {name: strategy for name, strategy in right.items() if name in required}
+    optional = {
+        "client_msg_id": ids | st.none(),
+        "assistant_msg_id": ids | st.none(),
+        "metadata": metadata,
+        "ts": times,
+    }
+    optional = {name: strategy for name, strategy in optional.items() if name not in required}
+    whole = st.fixed_dictionaries(known, optional=optional | {"unknown": json_values})
+    return whole | st.builds(
+        lambda body, name, value: {**body, name: value}, whole, st.sampled_from([*known, *optional]), json_values
+    )
+
+
+def outcome(read: Callable[[bytes], object], body: bytes) -> bool:
+    """Whether the body is accepted. Only the errors we know may be raised."""
+    try:
+        read(body)
+    except (RelayError, ValidationError):
+        return False
+    return True
+
+
+def agree(decode: Callable[[bytes], object], model: type[BaseModel], body: Body) -> None:
+    raw = json.dumps(body).encode()
+    assert outcome(decode, raw) == outcome(model.model_validate_json, raw), raw
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(bodies("session_id", "prompt"))
+@example({"session_id": "s1", "prompt": "x" * (MAX_TEXT_BYTES + 1)})
+@example({"session_id": "s1", "prompt": "é" * (MAX_TEXT_BYTES // 2)})
+@example({"session_id": "s1", "prompt": "x", "metadata": {"x": "x" * MAX_METADATA_BYTES}})
+@example({"session_id": "s1", "prompt": "x", "ts": 10**400})
+def test_both_take_and_refuse_the_same_prompts(body: Body) -> None:
+    agree(decode_prompt, PromptIn, body)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(bodies("session_id", "client_msg_id", "text"))
+def test_both_take_and_refuse_the_same_responses(body: Body) -> None:
+    agree(decode_response, ResponseIn, body)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda t: t.encode("utf-8", "surrogatepass")))
+def test_no_bytes_raise_anything_but_our_errors(raw: bytes) -> None:
+    outcome(decode_prompt, raw)
+    outcome(decode_response, b'{"session_id":"s","client_msg_id":"c","text":"t","metadata":' + raw + b"}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(text, st.dictionaries(text, json_values, max_size=4), st.integers(0, 8_640_000_000_000_000))
+def test_what_is_accepted_is_served_again_as_the_specification_shows_it(prompt: str, meta: Body, ts: int) -> None:
+    raw = json.dumps({"session_id": "s1", "prompt": prompt, "metadata": meta, "ts": ts}).encode()
+    if not outcome(decode_prompt, raw):
+        return  # an integer beyond what JSON readers take
+    served = encode_prompt(decode_prompt(raw), "p1", ts)
+    assert json.loads(served) == {
+        "session_id": "s1", "client_msg_id": "p1", "prompt": prompt, "metadata": meta, "ts": ts
+    }  # fmt: skip
+    PromptMessage.model_validate_json(served)
+
+
+def test_the_keys_of_a_message_come_in_the_specifications_order() -> None:
+    prompt = decode_prompt(b'{"ts":5,"metadata":{"a": 1},"prompt":"x","session_id":"s1"}')
+    assert encode_prompt(prompt, "p1", 5) == (
+        b'{"session_id":"s1","client_msg_id":"p1","prompt":"x","metadata":{"a":1},"ts":5}'
+    )
+    response = decode_response(b'{"session_id":"s1","client_msg_id":"p1","text":"y"}')
+    encoded = encode_response(response, "a1", 6)
+    assert encoded == b'{"session_id":"s1","assistant_msg_id":"a1","client_msg_id":"p1","text":"y","ts":6}'
+    AssistantMessage.model_validate_json(encoded)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"session_id":"s","prompt":"p","metadata":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
+
+
+def test_metadata_may_be_nested_so_deep_and_no_deeper() -> None:
+    decode_prompt(nested(MAX_METADATA_DEPTH))
+    PromptIn.model_validate_json(nested(MAX_METADATA_DEPTH))
+    with pytest.raises(InvalidField):
+        decode_prompt(nested(MAX_METADATA_DEPTH + 1))
+    with pytest.raises(InvalidField):
+        PromptIn.model_validate_json(nested(MAX_METADATA_DEPTH + 1))
+    with pytest.raises(InvalidJson):
+        decode_prompt(nested(100_000))
+
+
+def test_nothing_but_finite_numbers_gets_into_the_models_either() -> None:
+    with pytest.raises(ValidationError):
+        PromptIn.model_validate({"session_id": "s", "prompt": "p", "metadata": {"a": [float("nan")]}})
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "details"),
+    [
+        (b"{}", MissingField, "session_id is required"),
+        (b'{"session_id":"s"}', MissingField, "prompt is required"),
+        (b'{"session_id":"s","prompt":null}', MissingField, "prompt is required"),
+        (b'{"session_id":1,"prompt":"p"}', InvalidField, "session_id must be a string"),
+        (b'{"session_id":"s","prompt":"p","ts":"1"}', InvalidField, "ts must be a number"),
+        (b'{"session_id":"s","prompt":"p","metadata":[]}', InvalidField, "metadata must be an object"),
+        (b'{"session_id":"s","prompt":"p","metadata":"x"}', InvalidField, "metadata must be an object"),
+        (b"[]", InvalidField, "the body must be a JSON object"),
+        (b'"x"', InvalidField, "the body must be a JSON object"),
+        (b'{"session_id":1', InvalidJson, "the body must be a JSON object in UTF-8"),
+        (b'{"session_id":"s","prompt":"p","ts":1e400}', InvalidJson, "the body must be a JSON object in UTF-8"),
+        (
+            b'{"session_id":"s","prompt":"p","metadata":{"a":1e400}}',
+            InvalidJson,
+            "metadata holds what JSON cannot carry",
+        ),
+        (b'{"session_id":"s","prompt":"p","u":"\xff"}', InvalidJson, "the body must be a JSON object in UTF-8"),
+    ],
+)
+def test_a_refusal_names_the_field(body: bytes, error: type[RelayError], details: str) -> None:
+    with pytest.raises(error) as refused:
+        decode_prompt(body)
+    assert refused.value.details == details
+
+
+def test_size_is_counted_in_bytes_of_utf8() -> None:
+    decode_prompt(json.dumps({"session_id": "s", "prompt": "é" * 65_536}).encode())
+    with pytest.raises(MessageTooLarge):
+        decode_prompt(json.dumps({"session_id": "s", "prompt": "é" * 65_536 + "x"}).encode())
+
+
+# Fingerprints
+
+
+def finger(client_msg_id: str = "p1", said: str = "x", meta: str = "") -> bytes:
+    body = json.dumps({"session_id": "s", "client_msg_id": client_msg_id, "text": said})
+    return fingerprint(decode_response((body[:-1] + (f',"metadata":{meta}' if meta else "") + "}").encode()))
+
+
+def test_the_same_meaning_has_the_same_fingerprint() -> None:
+    assert finger() == finger(meta="null")
+    assert finger(meta='{"a":1,"b":[1.50,"é"]}') == finger(meta='{ "b":[1.5,"\\u00e9"], "a":1 }')
+
+
+def test_another_meaning_has_another_fingerprint() -> None:
+    metas = [
+        "",
+        "{}",
+        '{"a":1}',
+        '{"a":1.0}',
+        '{"a":true}',
+        '{"a":"1"}',
+        '{"a":null}',
+        '{"a":[1]}',
+        '{"a":18446744073709551617}',
+    ]
+    all_of_them = [finger(meta=meta) for meta in metas]
+    all_of_them += [finger(said="y"), finger("p2"), finger("p1x", ""), finger("p", "1x"), finger(said='x{"a":1}')]
+    assert len(set(all_of_them)) == len(all_of_them)
