@@ -152,14 +152,26 @@ def test_nothing_but_finite_numbers_gets_into_the_models_either() -> None:
         (b'{"session_id":"s","prompt":"p","metadata":"x"}', InvalidField, "metadata must be an object"),
         (b"[]", InvalidField, "the body must be a JSON object"),
         (b'"x"', InvalidField, "the body must be a JSON object"),
-        (b'{"session_id":1', InvalidJson, "the body must be a JSON object in UTF-8"),
-        (b'{"session_id":"s","prompt":"p","ts":1e400}', InvalidJson, "the body must be a JSON object in UTF-8"),
+        (
+            b'{"session_id":1',
+            InvalidJson,
+            "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting",
+        ),
+        (
+            b'{"session_id":"s","prompt":"p","ts":1e400}',
+            InvalidJson,
+            "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting",
+        ),
         (
             b'{"session_id":"s","prompt":"p","metadata":{"a":1e400}}',
             InvalidJson,
             "metadata holds what JSON cannot carry",
         ),
-        (b'{"session_id":"s","prompt":"p","u":"\xff"}', InvalidJson, "the body must be a JSON object in UTF-8"),
+        (
+            b'{"session_id":"s","prompt":"p","u":"\xff"}',
+            InvalidJson,
+            "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting",
+        ),
     ],
 )
 def test_a_refusal_names_the_field(body: bytes, error: type[RelayError], details: str) -> None:

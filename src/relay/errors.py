@@ -18,6 +18,7 @@
     ├── TooMany                 429  slow down and try again
     │   ├── TooManyPending
     │   └── TooManyPolls
+    ├── HeadersTooLarge         431
     ├── Unavailable             503  not the caller's fault; try again
     │   ├── StoreUnavailable
     │   ├── StoreFull
@@ -56,6 +57,7 @@ class ErrorCode(str, Enum):
     RESPONSE_CONFLICT = "response_conflict"
     TOO_MANY_PENDING = "too_many_pending"
     TOO_MANY_POLLS = "too_many_polls"
+    HEADERS_TOO_LARGE = "headers_too_large"
     INTERNAL = "internal"
     STORE_UNAVAILABLE = "store_unavailable"
     STORE_FULL = "store_full"
@@ -206,6 +208,14 @@ class TooManyPolls(TooMany):
 
     code = ErrorCode.TOO_MANY_POLLS
     error = "Too many waiting polls"
+
+
+class HeadersTooLarge(RelayError):
+    """The head of the request is longer, or has more fields, than anybody needs."""
+
+    status = 431
+    code = ErrorCode.HEADERS_TOO_LARGE
+    error = "Request header fields too large"
 
 
 class InternalError(RelayError):

@@ -159,7 +159,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     raise _explain(complaint)
 
 
-_NOT_JSON = "the body must be a JSON object in UTF-8"
+_NOT_JSON = "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting"
 _AT_FIELD = re.compile(r"`\$\.(\w+)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _EXPECTED = {"ts": "a number", "metadata": "an object"}

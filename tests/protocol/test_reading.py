@@ -142,7 +142,13 @@ def test_row_07_openapi_says_400_and_never_422(http: httpx.Client) -> None:
 )
 def test_row_08_what_is_not_json_in_utf8_is_refused(http: httpx.Client, body: bytes) -> None:
     answer = http.post("/prompt", content=body, headers={"content-type": "application/json"})
-    assert_error(answer, 400, "invalid_json", "Invalid JSON", "the body must be a JSON object in UTF-8")
+    assert_error(
+        answer,
+        400,
+        "invalid_json",
+        "Invalid JSON",
+        "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting",
+    )
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relay import __version__
 from relay.config import Settings
@@ -27,8 +27,8 @@ from relay.server.asgi import AsgiDoor
 from relay.server.http import Route, error_answer
 from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
-from relay.server.telemetry import Telemetry, make_logger, silence_false_handshake_error
-from relay.server.ws import Sockets, ping_frame, refuse_path
+from relay.server.telemetry import Telemetry, make_logger, silence_false_errors
+from relay.server.ws import Sockets, ping_frame
 from relay.store import make_store
 
 STALL_CHECK_SECONDS = 1.0
@@ -76,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
                 telemetry.log.info("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
                 hub.drain()
 
-        silence_false_handshake_error()
+        silence_false_errors()
         await store.open(hub)
         try:
             with call_on_stop(stop):
@@ -100,7 +100,7 @@ def create_app(settings: Settings) -> FastAPI:
     for route in rest.routes():
         _declare(app, route)
     app.add_api_websocket_route("/ws/{session_id}", _websocket_endpoint(sockets))
-    app.router.default = _unrouted
+    app.router.default = _unrouted(sockets)
     app.state.telemetry = telemetry
     return app
 
@@ -136,12 +136,16 @@ def _websocket_endpoint(sockets: Sockets) -> Callable[[WebSocket, str], Awaitabl
     return listen
 
 
-async def _unrouted(scope: Scope, receive: Receive, send: Send) -> None:
+def _unrouted(sockets: Sockets) -> ASGIApp:
     """What FastAPI's router does not know: Starlette alone would close a WebSocket with a bare 403."""
-    if scope["type"] == "websocket":
-        await refuse_path(scope, receive, send)
-    elif scope["type"] == "http":
-        raise HTTPException(404)
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await sockets.refuse_path(scope, receive, send)
+        else:
+            raise HTTPException(404)
+
+    return refuse
 
 
 async def _framework_error(request: StarletteRequest, exc: Exception) -> Response:
@@ -154,6 +158,7 @@ async def _framework_error(request: StarletteRequest, exc: Exception) -> Respons
         # The router knows of one method only, that of the first route with this path.
         methods = request.app.door.methods(request.scope["path"])
         headers["allow"] = ", ".join(methods) or (exc.headers or {}).get("Allow", "")
+    request.app.state.telemetry.request_refused(error)
     answer = error_answer(error)
     return Response(answer.body, answer.status, headers, media_type="application/json")
 

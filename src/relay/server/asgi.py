@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from urllib.parse import unquote_to_bytes
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +22,15 @@ LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 * 1024**2
 """How much longer a refused upload is read and thrown away. Hanging up at once would reset the connection, and the
 caller, still sending, would never see why."""
+
+
+def is_utf8_path(scope: Scope) -> bool:
+    """Whether the path was UTF-8: servers put U+FFFD for what was not, and all such ids would be one."""
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class AsgiRequest:
@@ -92,6 +102,8 @@ class AsgiDoor:
     def find(self, scope: Scope) -> tuple[Endpoint, str] | None:
         """The endpoint for this request and the session in its path; None if there is none."""
         path: str = scope["path"]
+        if "\ufffd" in path and not is_utf8_path(scope):
+            return None
         if endpoint := self._exact.get((scope["method"], path)):
             return endpoint, ""
         cut = path.rfind("/") + 1

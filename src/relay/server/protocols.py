@@ -5,37 +5,112 @@ These classes are not a documented extension point of uvicorn: the version is pi
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
-from relay.errors import BadRequest
+from relay.errors import BadRequest, HeadersTooLarge, RelayError
 from relay.server.http import error_answer
 from relay.server.ws import HANG_UP
+
+MAX_HEAD_BYTES = 65_536
+MAX_HEADER_FIELDS = 100
+"""uvicorn itself would take any number of any length into memory."""
 
 ABORT_SECONDS = 5.0
 """How long a stalled client may still take to read what was sent, close frame included."""
 
 
+def _response(error: RelayError) -> bytes:
+    """The error as a whole HTTP response after which the connection is closed."""
+    answer = error_answer(error)
+    return (
+        STATUS_LINE[error.status]
+        + b"content-type: %b\r\ncontent-length: %d\r\n" % (answer.content_type, len(answer.body))
+        + b"cache-control: no-store\r\nconnection: close\r\n\r\n"
+        + answer.body
+    )
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """Answers a request that is not even HTTP in the same shape as every other error."""
+    """Bounds the head of a request, and answers what is not even HTTP in the same shape as every other error."""
+
+    _head_bytes = 0
+    _quiet_bytes = 0
+    """Bytes taken in since the parser last had something to tell: a header, or a line between chunks, without end."""
+
+    def data_received(self, data: bytes) -> None:
+        self._quiet_bytes += len(data)
+        super().data_received(data)
+        if self._quiet_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(HeadersTooLarge(f"at most {MAX_HEAD_BYTES} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._quiet_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._quiet_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._quiet_bytes = 0
+        super().on_message_complete()
+
+    def _count_head(self, size: int) -> None:
+        self._quiet_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADER_FIELDS:
+            # The parser turns it into an error of its own, and uvicorn that into a call of send_400_response.
+            raise HeadersTooLarge
+
+    def _should_upgrade(self) -> bool:
+        # A handshake is a GET without a body; uvicorn would never answer one that has a body.
+        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return self.scope["method"] == "GET" and not has_body and super()._should_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Not worth a line in the log: any caller can ask for anything."""
 
     def send_400_response(self, msg: str) -> None:
-        answer = error_answer(BadRequest(msg))
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(answer.body)
-        self.transport.write(STATUS_LINE[400] + head + answer.body)
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADER_FIELDS:
+            self._refuse(HeadersTooLarge(f"at most {MAX_HEADER_FIELDS} fields and {MAX_HEAD_BYTES} bytes"))
+        else:
+            self._refuse(BadRequest(msg))
+
+    def _refuse(self, error: RelayError) -> None:
+        self.transport.write(_response(error))
         self.transport.close()
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Can end a connection whose peer does not read."""
+    """Refuses a malformed handshake in our shape, and can end a connection whose peer does not read."""
 
-    def handle_connect(self, event: Any) -> None:
+    def handle_connect(self, event: Request) -> None:
+        response = self.conn.accept(event)
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(_response(BadRequest(response.body.decode().strip())))
+            self.transport.close()
+            return
         super().handle_connect(event)
-        if self.response.status_code == 101:
-            # The application's task exists, but has not run yet.
-            cast(dict[str, Any], self.scope["extensions"])[HANG_UP] = self.hang_up
+        # The application's task exists, but has not run yet.
+        cast(dict[str, Any], self.scope["extensions"])[HANG_UP] = self.hang_up
 
     def hang_up(self, code: int, reason: str) -> None:
         """Write a close frame behind what the peer has not read, and abort if it does not read that either."""

@@ -18,19 +18,25 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Query:
-    """The parameters of one request. Raises InvalidQuery if one is given twice."""
+    """The parameters of one request; those that nobody asks for are ignored."""
 
     def __init__(self, raw: bytes) -> None:
-        self._values: dict[str, str] = {}
+        self._values: dict[str, list[str]] = {}
         if raw:
             for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
-                if name in self._values:
-                    raise InvalidQuery("a parameter is given twice")
-                self._values[name] = value
+                self._values.setdefault(name, []).append(value)
+
+    def _value(self, name: str) -> str | None:
+        values = self._values.get(name)
+        if values is None:
+            return None
+        if len(values) > 1:
+            raise InvalidQuery(f"{name} is given twice")
+        return values[0]
 
     def boolean(self, name: str, *, default: bool) -> bool:
         """True or false, also as 1 or 0."""
-        value = self._values.get(name)
+        value = self._value(name)
         if value is None:
             return default
         if value.lower() not in _BOOLEANS:
@@ -39,7 +45,7 @@ class Query:
 
     def integer(self, name: str, *, default: int, least: int, most: int = MAX_INTEGER) -> int:
         """A whole number within its bounds."""
-        value = self._values.get(name)
+        value = self._value(name)
         if value is None:
             return default
         if _INTEGER.fullmatch(value) is None or not least <= (number := int(value)) <= most:
@@ -48,7 +54,7 @@ class Query:
 
     def number(self, name: str, *, least: float = -math.inf, most: float = math.inf) -> int | float | None:
         """A finite number within its bounds; None if it is not given."""
-        value = self._values.get(name)
+        value = self._value(name)
         if value is None:
             return None
         bounds = f" from {least:g} to {most:g}" if math.isfinite(least) else ""

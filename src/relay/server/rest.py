@@ -151,9 +151,9 @@ class Rest:
 def _is_json(content_type: bytes | None) -> bool:
     if content_type == b"application/json":
         return True
-    media, _, parameters = (content_type or b"").lower().partition(b";")
-    charset = parameters.replace(b'"', b"").strip()
-    return media.strip() == b"application/json" and charset in (b"", b"charset=utf-8")
+    media, *parameters = (content_type or b"").lower().replace(b'"', b"").replace(b" ", b"").split(b";")
+    charsets = [parameter for parameter in parameters if parameter.startswith(b"charset=")]
+    return media == b"application/json" and charsets in ([], [b"charset=utf-8"])
 
 
 def _page(query: Query) -> tuple[int, int]:

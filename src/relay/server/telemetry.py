@@ -189,18 +189,23 @@ def bridge_uvicorn(logger: structlog.typing.FilteringBoundLogger) -> None:
     root.setLevel(logging.WARNING)
 
 
-def silence_false_handshake_error() -> None:
-    """Keep uvicorn from reporting an error where a WebSocket handshake was properly refused.
+_NOT_ERRORS = {
+    # uvicorn 0.54 sends a refusal of a handshake and then complains that there was none (Kludex/uvicorn#3138).
+    "ASGI callable returned without completing handshake.",
+    # A client's mistake, closed with 1007 as it should be; with a traceback for each, anyone could fill the log.
+    "Invalid UTF-8 sequence received from client.",
+}
 
-    uvicorn 0.54 sends the refusal and then complains that there was none (Kludex/uvicorn#3138).
-    """
+
+def silence_false_errors() -> None:
+    """Keep out of the log what uvicorn reports as an error of ours and is none."""
     logger = logging.getLogger("uvicorn.error")
-    if _not_false_handshake_error not in logger.filters:
-        logger.addFilter(_not_false_handshake_error)
+    if _is_error not in logger.filters:
+        logger.addFilter(_is_error)
 
 
-def _not_false_handshake_error(record: logging.LogRecord) -> bool:
-    return record.msg != "ASGI callable returned without completing handshake."
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.msg not in _NOT_ERRORS
 
 
 def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 import msgspec
 from fastapi import WebSocket
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from relay.core.observer import Observer
 from relay.core.relay import Relay
 from relay.core.subscriber import Frame, Subscriber
 from relay.errors import InvalidField, InvalidJson, NotFound, RelayError, SessionNotFound, UpgradeRequired
 from relay.models import check_id
-from relay.server.asgi import send_answer
+from relay.server.asgi import is_utf8_path, send_answer
 from relay.server.http import error_answer
+from relay.server.telemetry import Telemetry
 from relay.wire import encode
 
 MAX_FRAME_BYTES = 65_536
@@ -73,30 +73,32 @@ def _error_frame(error: RelayError) -> Frame:
 class Sockets:
     """Serves WebSocket clients."""
 
-    def __init__(self, relay: Relay, observer: Observer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, relay: Relay, telemetry: Telemetry, now_ms: Callable[[], int]) -> None:
         self._relay = relay
-        self._observer = observer
+        self._telemetry = telemetry
         self._now_ms = now_ms
 
     async def serve(self, websocket: WebSocket, session_id: str) -> None:
         """Listen on behalf of one client until either side ends it."""
         try:
-            subscriber = await self._admit(session_id)
+            subscriber = await self._admit(websocket.scope, session_id)
         except RelayError as error:
-            await refuse(error, websocket.scope, websocket.receive, websocket.send)
+            await self.refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
         close_code = CLOSE_ABNORMAL
         try:
             await websocket.accept()
-            self._observer.client_connected(session_id)
+            self._telemetry.client_connected(session_id)
             try:
                 close_code = await self._exchange(websocket, subscriber)
             finally:
-                self._observer.client_disconnected(session_id, close_code)
+                self._telemetry.client_disconnected(session_id, close_code)
         finally:
             self._relay.unsubscribe(subscriber)
 
-    async def _admit(self, session_id: str) -> Subscriber:
+    async def _admit(self, scope: Scope, session_id: str) -> Subscriber:
+        if "\ufffd" in session_id and not is_utf8_path(scope):
+            raise SessionNotFound
         try:
             check_id(session_id, "session_id")
         except InvalidField:
@@ -129,10 +131,10 @@ class Sockets:
             if message["type"] == "websocket.disconnect":
                 return int(message.get("code") or CLOSE_ABNORMAL)
             text = message.get("text")
-            if text is None:
-                subscriber.notify(_error_frame(InvalidField("a message must be text, not binary")))
-            elif len(text) > MAX_FRAME_BYTES or len(text.encode()) > MAX_FRAME_BYTES:
+            if len(message.get("bytes") or b"") > MAX_FRAME_BYTES or len((text or "").encode()) > MAX_FRAME_BYTES:
                 subscriber.close(CLOSE_TOO_BIG, "message too big")
+            elif text is None:
+                subscriber.notify(_error_frame(InvalidField("a message must be text, not binary")))
             elif reply := answer_client(text, self._now_ms()):
                 subscriber.notify(reply)
 
@@ -160,24 +162,23 @@ class Sockets:
         with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect):
             await asyncio.wait_for(websocket.close(code, reason), STALLED_CLOSE_SECONDS)
 
+    async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a WebSocket to a path where there is none."""
+        if scope["path"] in ("/ws", "/ws/"):
+            error: RelayError = UpgradeRequired("the path is /ws/{session_id}")
+        else:
+            error = NotFound("WebSockets are served at /ws/{session_id}")
+        await self.refuse(error, scope, receive, send)
 
-async def refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket to a path where there is none."""
-    if scope["path"] in ("/ws", "/ws/"):
-        error: RelayError = UpgradeRequired("the path is /ws/{session_id}")
-    else:
-        error = NotFound("WebSockets are served at /ws/{session_id}")
-    await refuse(error, scope, receive, send)
+    async def refuse(self, error: RelayError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a handshake with an HTTP error."""
+        self._telemetry.request_refused(error)
+        await receive()  # websocket.connect
 
+        async def send_as_denial(message: Message) -> None:
+            await send({**message, "type": f"websocket.{message['type']}"})
 
-async def refuse(error: RelayError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a handshake with an HTTP error."""
-    await receive()  # websocket.connect
-
-    async def send_as_denial(message: dict[str, object]) -> None:
-        await send(message | {"type": f"websocket.{message['type']}"})
-
-    if "websocket.http.response" in scope.get("extensions", {}):
-        await send_answer(error_answer(error), send_as_denial)  # type: ignore[arg-type]  # Starlette: MutableMapping
-    else:
-        await send({"type": "websocket.close", "code": 4000 + error.status, "reason": error.error})
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await send_answer(error_answer(error), send_as_denial)
+        else:
+            await send({"type": "websocket.close", "code": 4000 + error.status, "reason": error.error})

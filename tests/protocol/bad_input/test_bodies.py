@@ -9,7 +9,7 @@ import pytest
 from tests.protocol.bad_input.conftest import Form, prompt_form, response_form, unharmed
 from tests.protocol.talk import Talk, assert_error, ok
 
-NOT_JSON = "the body must be a JSON object in UTF-8"
+NOT_JSON = "the body must be JSON in UTF-8, without NaN, lone surrogates, huge numbers or deep nesting"
 ID_RULE = "must be 1 to 256 characters, without '/' or control characters, and not '.' or '..'"
 
 Make = Callable[[Talk], Form]

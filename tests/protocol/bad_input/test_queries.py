@@ -51,7 +51,7 @@ BAD = {
     [pytest.param(name, value, id=f"{name}-{why}") for name, values in BAD.items() for why, value in values.items()],
 )
 def test_a_bad_value(talk: Talk, name: str, value: str) -> None:
-    talk.respond(talk.prompt())
+    talk.prompt()
     with unharmed(talk):
         answer = talk.http.get(f"/{PATHS[name]}/{talk.session_id}?{name}={value}")
         assert_error(answer, 400, "invalid_query", "Invalid query parameter", RULES[name])
@@ -107,6 +107,6 @@ def test_a_bad_page_of_sessions(talk: Talk, name: str, value: str) -> None:
     ],
 )
 def test_a_value_at_its_bounds_is_accepted(talk: Talk, path: str, query: str) -> None:
-    talk.respond(talk.prompt())
+    talk.prompt()
     with unharmed(talk):
         assert talk.http.get(f"/{path}/{talk.session_id}?{query}").status_code == 200
