@@ -74,6 +74,9 @@ def test_a_value_out_of_bounds_is_named_with_its_bound() -> None:
         "relay: RELAY_PING_SECONDS: input should be greater than 0. See docs/settings.md for what it takes."
     )
     assert refused(relay("serve", port="99999")).startswith("relay: RELAY_PORT: input should be less than or equal to")
+    assert "RELAY_SESSION_TTL_SECONDS: input should be a finite number" in refused(
+        relay("serve", session_ttl_seconds="inf")
+    )
     assert "RELAY_LOG_LEVEL" in refused(relay("serve", log_level="loud"))
 
 

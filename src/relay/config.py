@@ -85,12 +85,14 @@ class Settings(BaseSettings):
     )
     ping_seconds: float = Field(
         30,
+        allow_inf_nan=False,
         gt=0,
         le=3600,
         description="Time between pings to WebSocket clients. Below the 60 s idle cut of common proxies.",
     )
     session_ttl_seconds: float = Field(
         86_400,
+        allow_inf_nan=False,
         ge=0,
         description="A session is collected after so long without activity, if it has no listener and "
         "no pending prompt. 0: never.",
@@ -102,6 +104,7 @@ class Settings(BaseSettings):
     )
     send_timeout_seconds: float = Field(
         10,
+        allow_inf_nan=False,
         gt=0,
         le=300,
         description="A WebSocket whose single write stalls for so long is closed with 4008: nobody reads there.",

@@ -133,9 +133,9 @@ def fingerprint(response: NewResponse) -> bytes:
     return digest.digest()
 
 
-def history_item(kind: MessageType, data: bytes) -> bytes:
-    """A message as an element of GET /messages."""
-    return _PREFIX[kind] + data + b"}"
+def history_item(kind: MessageType, data: bytes) -> tuple[bytes, bytes, bytes]:
+    """A message as an element of GET /messages, in parts."""
+    return _PREFIX[kind], data, b"}"
 
 
 def message_frame(data: bytes) -> bytes:

@@ -144,12 +144,32 @@ def test_deleting_a_session_closes_its_clients_and_the_next_session_begins_anew(
     hub.session_deleted("s1")
     hub.session_deleted("unknown")
     assert client.close_code == 4404
-    assert hub.subscribers == 0
+    assert texts(client) == framed(1)
     assert not hub.go_live(client)
-    hub.unsubscribe(client)
     late = joined(hub, epoch=None)
     hub.entry_added("s1", "e2", answer(1))
     assert texts(late) == framed(1)
+    assert texts(client) == [], "what comes under the same name later is not its session"
+    assert hub.subscribers == 2, "until it has gone, it counts"
+    hub.unsubscribe(client)
+    assert hub.subscribers == 1
+
+
+def test_a_deleted_session_is_not_listened_to_once_its_clients_have_gone() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    hub.session_deleted("s1")
+    hub.unsubscribe(client)
+    assert not hub.listened()
+
+
+def test_a_client_of_a_deleted_session_that_does_not_take_its_close_frame_is_found() -> None:
+    hub = make_hub(send_timeout_seconds=10)
+    client = joined(hub)
+    client.writing_since = 100.0
+    hub.session_deleted("s1")
+    hub.close_stalled(110.0)
+    assert client.stalled
 
 
 def test_clients_are_bounded_per_session_and_in_all() -> None:
@@ -211,8 +231,17 @@ async def test_a_wake_up_before_the_wait_is_not_lost() -> None:
     hub = make_hub()
     with hub.waiter("s1") as waiter:
         waiter.wake(WakeCause.PROMPT)
-        waiter.wake(WakeCause.DRAIN)
+        waiter.wake(WakeCause.SAFETY)
         assert await woken_by(waiter) is WakeCause.PROMPT
+
+
+@pytest.mark.parametrize("final", [WakeCause.DRAIN, WakeCause.DELETED, WakeCause.GONE])
+async def test_a_cause_that_ends_the_poll_is_not_lost_behind_another(final: WakeCause) -> None:
+    with make_hub().waiter("s1") as waiter:
+        waiter.wake(WakeCause.PROMPT)
+        waiter.wake(final)
+        waiter.wake(WakeCause.PROMPT)
+        assert await woken_by(waiter) is final
 
 
 async def test_a_poll_looks_again_after_the_safety_time() -> None:

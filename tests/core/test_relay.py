@@ -190,6 +190,17 @@ async def test_a_poll_of_a_session_that_is_deleted_meanwhile_is_not_found() -> N
     assert not world.hub.listened()
 
 
+async def test_a_poll_of_a_session_that_is_deleted_and_made_again_at_once_is_not_found() -> None:
+    world = await make_world()
+    await world.answer(await world.ask(), "x")
+    poll = asyncio.create_task(world.poll())
+    await settle()
+    await world.relay.delete_session("s1")
+    await world.ask("another conversation")
+    with pytest.raises(SessionNotFound):
+        await asyncio.wait_for(poll, 5)
+
+
 async def test_a_drained_poll_ends_with_nothing() -> None:
     world = await make_world()
     await world.answer(await world.ask(), "x")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import time
 
 import httpx2 as httpx
@@ -103,3 +105,59 @@ async def test_a_client_that_falls_behind_the_history_is_told_so() -> None:
                 await collect(slow, 200)
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4008, "fell behind the history")
+
+
+def handshake(server: Server, session_id: str) -> socket.socket:
+    """A client that will never read."""
+    connection = socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=10)
+    connection.sendall(
+        f"GET /ws/{session_id} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+    )
+    return connection
+
+
+async def test_a_stalled_client_of_a_deleted_session_is_ended_too() -> None:
+    with running("serve", send_timeout_seconds=0.5) as server:
+        await ask(server)
+        with handshake(server, "s1"):
+            await asyncio.to_thread(server.wait_for_line, "client_connected")
+            await post_answers(server, 100, [0.0])
+            async with httpx.AsyncClient(base_url=server.url) as http:
+                (await http.delete("/sessions/s1")).raise_for_status()
+            await asyncio.to_thread(server.wait_for_line, "client_disconnected")
+
+
+async def test_a_caller_who_does_not_read_its_answer_holds_no_copy_of_it() -> None:
+    with running() as server, httpx.Client(base_url=server.url, timeout=20) as http:
+        for _ in range(300):
+            body = {"session_id": "s1", "prompt": "x" * 131_072}
+            http.post("/prompt", json=body).raise_for_status()
+        before = server.memory_bytes()
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        callers = [socket.create_connection(address, timeout=10) for _ in range(8)]
+        for caller in callers:
+            caller.sendall(b"GET /prompts/s1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert caller.recv(12) == b"HTTP/1.1 200"
+        assert server.memory_bytes() - before < 40 * 1024**2  # one copy for one caller would be 39 MB, for eight 315
+        assert len(http.get("/prompts/s1").json()) == 300
+        for caller in callers:
+            caller.close()
+
+
+async def test_a_flood_of_tiny_frames_does_not_hold_up_the_others() -> None:
+    with running() as server, httpx.Client(base_url=server.url, timeout=20) as http:
+        pong = b"\x81\x8f\x00\x00\x00\x00" + b'{"type":"pong"}'
+        ping = b"\x89\x80\x00\x00\x00\x00"
+        before = server.memory_bytes()
+        for frame in (pong, ping):
+            with handshake(server, "s1") as flood:
+                flood.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    for _ in range(100):
+                        flood.sendall(frame * 3_000)
+                for _ in range(5):
+                    began = time.monotonic()
+                    assert http.get("/healthz").status_code == 200
+                    assert time.monotonic() - began < 2
+        assert server.memory_bytes() - before < 100 * 1024**2

@@ -59,3 +59,14 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_stop() -> None:
             began = time.monotonic()
             assert server.stop() == 0
             assert time.monotonic() - began < 10
+
+
+def test_a_second_ctrl_c_leaves_no_traceback() -> None:
+    with running() as server, httpx.Client(base_url=server.url, timeout=20) as http:
+        talk = Talk(http, "s1")
+        talk.prompt()
+        with connect(f"{server.ws_url}/ws/s1"):
+            server.process.send_signal(signal.SIGINT)
+            server.wait_for_line("server_stopping")
+            assert server.stop(signal.SIGINT) == 0
+        assert not [line for line in server.lines if "Traceback" in line or '"error"' in line], server.lines

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
 
 import httpx2 as httpx
 import pytest
@@ -12,7 +15,7 @@ from websockets.sync.client import connect
 
 from relay.server.telemetry import EVENTS
 from tests.protocol.talk import Talk, next_message, wait_until
-from tests.serving import DOORS, Server, running
+from tests.serving import DOORS, ROOT, Server, environment, running
 
 SECRET = "my-secret-words"
 
@@ -52,7 +55,8 @@ def test_the_key_events_are_logged_as_json_lines_without_any_text(door: str) -> 
     assert events["client_connected"]["session_id"] == "s1"
     assert events["client_disconnected"]["close_code"] == 1000
     assert events["session_deleted"]["session_id"] == "s1"
-    assert events["request_refused"]["code"] == "invalid_field"
+    refused = [event["code"] for event in server.events() if event["event"] == "request_refused"]
+    assert refused == ["invalid_field", "not_found"]
     assert set(events) <= set(EVENTS)
     ours = [line for line in server.lines if line.startswith("{")]
     assert not [line for line in ours if SECRET in line]
@@ -124,3 +128,42 @@ def test_what_happens_is_counted() -> None:
 def metrics(http: httpx.Client) -> dict[str, float]:
     lines = (line for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_close_codes_that_a_client_makes_up_share_one_series() -> None:
+    with running() as server, httpx.Client(base_url=server.url, timeout=20) as http:
+        for code in range(4100, 4110):
+            with connect(f"{server.ws_url}/ws/s1") as client:
+                client.close(code)
+        wait_until(lambda: metrics(http).get('relay_disconnects_total{code="other"}') == 10)
+        assert not [name for name in metrics(http) if 'code="41' in name]
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
+    """Neither a reader that has died nor one that is stuck may keep a request from its answer."""
+    for dead in (True, False):
+        reader, writer = os.pipe()
+        process = subprocess.Popen(
+            [*DOORS["serve"][:2], "--port", "0"], cwd=ROOT, env=environment(log_level="debug"), stderr=writer
+        )
+        os.close(writer)
+        line = b""
+        while not line.endswith(b"\n"):
+            line += os.read(reader, 1)
+        if dead:
+            os.close(reader)
+        try:
+            with httpx.Client(base_url=json.loads(line)["url"], timeout=10) as http:
+                talk = Talk(http, "s1")
+                for _ in range(1000):
+                    talk.respond(talk.prompt())
+                assert talk.messages()["total"] == 2000
+                if dead:
+                    assert metrics(http)["relay_log_lines_dropped"] > 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+            process.wait()
+            if not dead:
+                os.close(reader)

@@ -36,8 +36,8 @@ class Waiter:
         self._future: asyncio.Future[None] | None = None
 
     def wake(self, cause: WakeCause) -> None:
-        """End the wait that is under way, or the next one. The first cause counts."""
-        if self._cause is None:
+        """End the wait that is under way, or the next one. The first cause counts, unless a later one is final."""
+        if self._cause is None or cause.is_final:
             self._cause = cause
             if self._future is not None and not self._future.done():
                 self._future.set_result(None)
@@ -106,9 +106,9 @@ class Hub:
             return
         for waiter in channel.waiters:
             waiter.wake(WakeCause.DELETED)
-        for subscriber in list(channel.subscribers):
+        # They stay until they have gone: a socket that does not take its close frame must still be found.
+        for subscriber in channel.subscribers:
             subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
-            self._leave(channel, subscriber)
         channel.epoch, channel.seq = None, 0
 
     # Polls
@@ -152,7 +152,8 @@ class Hub:
         """Let the client go, if it has not gone already."""
         channel = self._channels.get(subscriber.session_id)
         if channel is not None and subscriber in channel.subscribers:
-            self._leave(channel, subscriber)
+            channel.subscribers.remove(subscriber)
+            self.subscribers -= 1
             self._drop_if_unused(subscriber.session_id, channel)
 
     def go_live(self, subscriber: Subscriber) -> bool:
@@ -161,7 +162,7 @@ class Hub:
         To be called in the same tick in which a read of the log came back empty; False means: read again.
         """
         channel = self._channels.get(subscriber.session_id)
-        if channel is None or subscriber not in channel.subscribers:
+        if channel is None or subscriber not in channel.subscribers or subscriber.close_code is not None:
             return False
         if channel.epoch is None and channel.seq == 0:
             channel.epoch, channel.seq = subscriber.epoch, subscriber.position
@@ -187,9 +188,9 @@ class Hub:
             for subscriber in channel.subscribers:
                 if subscriber.writing_since is not None and subscriber.writing_since <= limit:
                     subscriber.writing_since = None
+                    subscriber.stalled = True
                     subscriber.close(CLOSE_SLOW, "too slow")
-                    if subscriber.on_stalled is not None:
-                        subscriber.on_stalled()
+                    subscriber.on_stalled()
 
     # All of them
 
@@ -224,10 +225,6 @@ class Hub:
         for subscriber in channel.subscribers:
             if subscriber.live:
                 subscriber.fall_behind(channel.epoch, channel.seq)
-
-    def _leave(self, channel: _Channel, subscriber: Subscriber) -> None:
-        channel.subscribers.remove(subscriber)
-        self.subscribers -= 1
 
     def _drop_if_unused(self, session_id: str, channel: _Channel) -> None:
         if not channel.waiters and not channel.subscribers and self._channels.get(session_id) is channel:

@@ -18,6 +18,11 @@ class WakeCause(str, Enum):
     DELETED = "deleted"
     GONE = "gone"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the poll must end, whatever else happened in the same moment."""
+        return self in (WakeCause.DRAIN, WakeCause.DELETED, WakeCause.GONE)
+
 
 class Observer:
     """Sees everything, does nothing."""

@@ -136,6 +136,8 @@ class Relay:
                     self._observer.poll_woken(cause)
                     if cause is WakeCause.GONE:
                         raise ClientGone
+                    if cause is WakeCause.DELETED:
+                        raise SessionNotFound
             finally:
                 if watch is not None:
                     watch.cancel()

@@ -49,6 +49,7 @@ class Subscriber:
         "on_stalled",
         "position",
         "session_id",
+        "stalled",
         "writing_since",
     )
 
@@ -62,8 +63,9 @@ class Subscriber:
         self.close_reason = ""
         self.writing_since: float | None = None
         """When the write that is under way began, by the loop's clock; set by whoever writes."""
-        self.on_stalled: Callable[[], object] | None = None
-        """Called once if that write takes too long."""
+        self.stalled = False
+        """Whether a write took too long; then `on_stalled` was called, once."""
+        self.on_stalled: Callable[[], object] = lambda: None
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
@@ -90,10 +92,11 @@ class Subscriber:
         self._wake()
 
     def close(self, code: int, reason: str) -> None:
-        """End after what is queued. The first call counts."""
+        """End after what is queued; nothing more is fed. The first call counts."""
         if self.close_code is None:
             self.close_code = code
             self.close_reason = reason
+            self.live = False
             self._wake()
 
     def take(self) -> Frame | None:

@@ -27,7 +27,7 @@ from relay.server.asgi import AsgiDoor
 from relay.server.http import Route, error_answer
 from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
-from relay.server.telemetry import Telemetry, make_logger, silence_false_errors
+from relay.server.telemetry import Telemetry, silence_false_errors
 from relay.server.ws import Sockets, ping_frame
 from relay.store import make_store
 
@@ -60,7 +60,7 @@ class RelayApp(FastAPI):
 
 def create_app(settings: Settings) -> FastAPI:
     """The relay as an ASGI application. Raises StartupError if the settings name no store that we have."""
-    telemetry = Telemetry(make_logger(settings))
+    telemetry = Telemetry(settings)
     hub = Hub(settings, telemetry)
     store = make_store(settings)
     relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         def stop() -> None:
             if not hub.draining:
-                telemetry.log.info("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
+                telemetry.log("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
                 hub.drain()
 
         silence_false_errors()
@@ -84,6 +84,7 @@ def create_app(settings: Settings) -> FastAPI:
                     yield
         finally:
             await store.close()
+            await asyncio.to_thread(telemetry.flush)
 
     app = RelayApp(
         title=openapi.TITLE,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
-from relay.errors import BodyTooLarge, RelayError
+from relay.errors import BodyTooLarge, MessageTooLarge, RelayError, SessionNotFound
 from relay.server.http import INTERNAL_ERROR, Answer, Endpoint, Route, error_answer
 from relay.server.telemetry import Telemetry
+
+PIECE_BYTES = 65_536
+"""How much of a large answer is handed to the server at a time."""
 
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 * 1024**2
@@ -54,16 +57,8 @@ class AsgiRequest:
         length = self.header(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
-        message = await self._receive()
-        body: bytes = message.get("body", b"")
-        if message.get("more_body", False) or len(body) > max_bytes:
-            return await self._rest_of_body(body, max_bytes)
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        return body
-
-    async def _rest_of_body(self, body: bytes, max_bytes: int) -> bytes:
-        parts, size, more = [body], len(body), True
+        parts: list[bytes] = []
+        size, more = 0, True
         while more and size <= max_bytes:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -72,7 +67,8 @@ class AsgiRequest:
             size += len(parts[-1])
             more = message.get("more_body", False)
         if size > max_bytes:
-            raise BodyTooLarge(f"the body is over {max_bytes} bytes")
+            kind = BodyTooLarge if more else MessageTooLarge
+            raise kind(f"the body is over {max_bytes} bytes")
         return b"".join(parts)
 
     async def gone(self) -> None:
@@ -102,8 +98,6 @@ class AsgiDoor:
     def find(self, scope: Scope) -> tuple[Endpoint, str] | None:
         """The endpoint for this request and the session in its path; None if there is none."""
         path: str = scope["path"]
-        if "\ufffd" in path and not is_utf8_path(scope):
-            return None
         if endpoint := self._exact.get((scope["method"], path)):
             return endpoint, ""
         cut = path.rfind("/") + 1
@@ -114,6 +108,8 @@ class AsgiDoor:
     async def serve(self, endpoint: Endpoint, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
         try:
+            if "\ufffd" in session_id and not is_utf8_path(scope):
+                raise SessionNotFound
             answer = await endpoint(AsgiRequest(scope, receive, session_id))
         except BodyTooLarge as error:
             self._telemetry.request_refused(error)
@@ -130,29 +126,51 @@ class AsgiDoor:
         await send_answer(answer, send)
 
 
-async def send_answer(answer: Answer, send: Send) -> None:
-    """Send a whole answer."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
-    await send({"type": "http.response.body", "body": answer.body})
-
-
-def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
-    return [
+async def send_answer(answer: Answer, send: Send, *more_headers: tuple[bytes, bytes]) -> None:
+    """Send a whole answer, a large one as fast as the caller reads it."""
+    parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
+    length = sum(map(len, parts))
+    headers = [
         (b"content-type", answer.content_type),
-        (b"content-length", b"%d" % len(answer.body)),
+        (b"content-length", b"%d" % length),
         (b"cache-control", b"no-store"),
         *answer.headers,
+        *more_headers,
     ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if length > PIECE_BYTES:
+        for piece in _pieces(parts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        parts = []
+    await send({"type": "http.response.body", "body": b"".join(parts)})
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer pieces, each of about PIECE_BYTES."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    yield b"".join(piece)
 
 
 async def _refuse_upload(answer: Answer, receive: Receive, send: Send) -> None:
     """Answer while the body still streams in, then let the caller notice before the connection is closed."""
-    headers = [*_headers(answer), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
-    await send({"type": "http.response.body", "body": b""})
+
+    async def send_and_linger(message: Message) -> None:
+        if message["type"] != "http.response.body":
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
+        await send({"type": "http.response.body", "body": b""})
+
+    await send_answer(answer, send_and_linger, (b"connection", b"close"))
 
 
 async def _discard(receive: Receive) -> None:

@@ -6,7 +6,7 @@ endpoints in `rest.py` are written once against these two.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -36,10 +36,14 @@ class Request(Protocol):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Status and body, and what is special in the headers; length and no-store are added by the door."""
+    """Status and body, and what is special in the headers; length and no-store are added by the door.
+
+    A body that may be large comes in parts, which are the stored messages themselves: a door sends them one after the
+    other as the caller reads, and a caller who does not read holds no copy of them.
+    """
 
     status: int
-    body: bytes
+    body: bytes | Sequence[bytes]
     content_type: bytes = JSON
     headers: Headers = ()
 

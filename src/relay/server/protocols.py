@@ -8,36 +8,38 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
 from relay.errors import BadRequest, HeadersTooLarge, RelayError
-from relay.server.http import error_answer
 from relay.server.ws import HANG_UP
+from relay.wire import encode
 
 MAX_HEAD_BYTES = 65_536
 MAX_HEADER_FIELDS = 100
 """uvicorn itself would take any number of any length into memory."""
 
-ABORT_SECONDS = 5.0
-"""How long a stalled client may still take to read what was sent, close frame included."""
+ABORT_SECONDS = 4.0
+"""How long a peer may still take to read what was sent before the connection is closed, close frame included."""
 
 
 def _response(error: RelayError) -> bytes:
     """The error as a whole HTTP response after which the connection is closed."""
-    answer = error_answer(error)
+    body = encode(error.as_dict())
     return (
         STATUS_LINE[error.status]
-        + b"content-type: %b\r\ncontent-length: %d\r\n" % (answer.content_type, len(answer.body))
+        + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
         + b"cache-control: no-store\r\nconnection: close\r\n\r\n"
-        + answer.body
+        + body
     )
 
 
 class HttpProtocol(HttpToolsProtocol):
     """Bounds the head of a request, and answers what is not even HTTP in the same shape as every other error."""
 
+    _waiting_cycle: RequestResponseCycle | None = None
+    """The request that is being served while others are pipelined behind it."""
     _head_bytes = 0
     _quiet_bytes = 0
     """Bytes taken in since the parser last had something to tell: a header, or a line between chunks, without end."""
@@ -62,6 +64,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._quiet_bytes = 0
+        if self.cycle is not None and not self.cycle.response_complete and not self.pipeline:
+            self._waiting_cycle = self.cycle
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -97,6 +101,19 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.write(_response(error))
         self.transport.close()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        # uvicorn tells only the newest of several pipelined requests that the peer is gone.
+        for cycle in (self._waiting_cycle, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(ABORT_SECONDS, self.transport.abort)
+
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Refuses a malformed handshake in our shape, and can end a connection whose peer does not read."""
@@ -114,11 +131,23 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def hang_up(self, code: int, reason: str) -> None:
         """Write a close frame behind what the peer has not read, and abort if it does not read that either."""
-        if self.transport.is_closing():
-            return
-        self.conn.send_close(code, reason)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent = True
+        if not self.close_sent and not self.transport.is_closing():
+            self.conn.send_close(code, reason)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        # Cancelled by connection_lost, like uvicorn's own.
-        self.close_timer = self.loop.call_later(ABORT_SECONDS, self.transport.abort)
+        self.loop.call_later(ABORT_SECONDS, self.transport.abort)
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.hang_up(1011, "keepalive ping timeout")
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # pongs for a peer that does not read would pile up
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(ABORT_SECONDS, self.transport.abort)

@@ -12,7 +12,6 @@ from relay.models import Session
 from relay.server.http import Answer, Request, Route
 from relay.server.query import Query
 from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
-from relay.store.base import Entry
 from relay.wire import decode_prompt, decode_response, encode, history_item
 
 DEFAULT_TIMEOUT_SECONDS = 30
@@ -71,7 +70,7 @@ class Rest:
             prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.gone)
         else:
             prompts = await self._relay.pending(request.session_id)
-        return Answer(200, _array(prompt.data for prompt in prompts))
+        return Answer(200, _array((prompt.data,) for prompt in prompts))
 
     async def post_response(self, request: Request) -> Answer:
         """An agent answers a prompt."""
@@ -91,8 +90,11 @@ class Rest:
         page = await self._relay.history(request.session_id, limit=limit, offset=offset, since=since)
         return Answer(
             200,
-            b'{"session_id":%b,"messages":%b,"total":%d,"limit":%d,"offset":%d}'
-            % (encode(request.session_id), _history(page.entries), page.total, limit, offset),
+            [
+                b'{"session_id":%b,"messages":' % encode(request.session_id),
+                *_array(history_item(entry.kind, entry.data) for entry in page.entries),
+                b',"total":%d,"limit":%d,"offset":%d}' % (page.total, limit, offset),
+            ],
         )
 
     async def get_sessions(self, request: Request) -> Answer:
@@ -101,8 +103,8 @@ class Rest:
         total, sessions = await self._relay.sessions(limit=limit, offset=offset)
         return Answer(
             200,
-            b'{"sessions":%b,"total":%d,"limit":%d,"offset":%d}'
-            % (_array(_session(session) for session in sessions), total, limit, offset),
+            b'{"sessions":[%b],"total":%d,"limit":%d,"offset":%d}'
+            % (b",".join(map(_session, sessions)), total, limit, offset),
         )
 
     async def get_session(self, request: Request) -> Answer:
@@ -162,12 +164,14 @@ def _page(query: Query) -> tuple[int, int]:
     )
 
 
-def _array(items: Iterable[bytes]) -> bytes:
-    return b"[" + b",".join(items) + b"]"
-
-
-def _history(entries: Iterable[Entry]) -> bytes:
-    return _array(history_item(entry.kind, entry.data) for entry in entries)
+def _array(items: Iterable[tuple[bytes, ...]]) -> list[bytes]:
+    """A JSON array of items that are given in parts; nothing is copied."""
+    parts = [b"["]
+    for item in items:
+        parts += item
+        parts.append(b",")
+    parts[-1:] = [b"]"] if len(parts) > 1 else [b"[]"]
+    return parts
 
 
 def _session(session: Session) -> bytes:

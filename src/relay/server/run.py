@@ -29,17 +29,19 @@ def serve(settings: Settings) -> None:
     app = create_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
-    bridge_uvicorn(telemetry.log)
+    bridge_uvicorn(telemetry)
     for name, _ in unknown_names():
-        telemetry.log.warning("unknown_setting", name=name)
+        telemetry.log("unknown_setting", name=name)
     server = _Server(_uvicorn_config(app), settings, listener, telemetry)
     # uvicorn raises the signal that stopped it once more when it is done; the process shall end with 0 instead.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     server.run(sockets=[listener])
     if not server.started:
+        telemetry.flush()
         raise StartupError("The server could not start; the log above says why.")
-    telemetry.log.info("server_stopped")
+    telemetry.log("server_stopped")
+    telemetry.flush()
 
 
 def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
@@ -104,7 +106,7 @@ class _Server(uvicorn.Server):
             if uses_console(self._settings):
                 _print_banner(url, self._settings)
             else:
-                self._telemetry.log.info(
+                self._telemetry.log(
                     "server_started",
                     url=url,
                     docs=f"{url}/docs",

@@ -19,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from relay.config import LogFormat, Settings
 from relay.core.observer import Observer, WakeCause
 from relay.errors import RelayError
+from relay.server.lines import LineWriter
 from relay.wire import encode
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
@@ -38,14 +39,17 @@ EVENTS = {
     "queue_overflowed": ("warning", "A client reads too slowly; it now follows the log at its own pace."),
     "request_refused": ("debug", "A request got an error; with its status and code."),
     "internal_error": ("error", "A bug: something unforeseen was raised; with the traceback."),
+    "uvicorn": ("warning", "What the web server itself has to say: a warning or an error."),
 }
 """Every event that is logged: its level and what it means."""
 
+CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1009, 1011, 1012, 4008, 4404}
+"""Close codes with a series of their own; a client may send any of thousands."""
 
-def make_logger(settings: Settings) -> structlog.typing.FilteringBoundLogger:
-    """A logger that writes one line per event to standard error."""
+
+def _make_logger(settings: Settings, writer: LineWriter) -> structlog.typing.FilteringBoundLogger:
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.BytesLogger(sys.stderr.buffer),
+        writer,
         processors=[
             structlog.processors.add_log_level,
             _timestamp,
@@ -68,8 +72,10 @@ def uses_console(settings: Settings) -> bool:
 class Telemetry(Observer):
     """Logs and counts what the core reports and what the server sees."""
 
-    def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
-        self.log = logger
+    def __init__(self, settings: Settings) -> None:
+        self._writer = LineWriter()
+        logger = _make_logger(settings, self._writer)
+        self._log = {name: getattr(logger, level) for name, (level, _) in EVENTS.items()}
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -97,6 +103,15 @@ class Telemetry(Observer):
         self._loop_lag = Gauge(
             "relay_loop_lag_seconds", "How late the event loop was at its last look.", registry=self._registry
         )
+        self.gauge("relay_log_lines_dropped", "Log lines that nobody took.", lambda: self._writer.dropped)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Log one of EVENTS, at its level."""
+        self._log[event](event, **fields)
+
+    def flush(self) -> None:
+        """Wait a moment for the log to be written."""
+        self._writer.flush()
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show a value that is kept elsewhere."""
@@ -121,27 +136,25 @@ class Telemetry(Observer):
     def request_refused(self, error: RelayError) -> None:
         """A request was answered with an error."""
         self._errors.labels(error.code.value).inc()
-        self.log.debug("request_refused", status=error.status, code=error.code.value)
+        self.log("request_refused", status=error.status, code=error.code.value)
 
     def internal_error(self, error: BaseException) -> None:
         """A request failed for a reason we did not foresee."""
         self._errors.labels("internal").inc()
-        self.log.error("internal_error", exc_info=error)
+        self.log("internal_error", exc_info=error)
 
     def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
         (self._duplicate_prompts if duplicate else self._prompts).inc()
-        self.log.info(
-            "prompt_stored", session_id=session_id, client_msg_id=client_msg_id, bytes=size, duplicate=duplicate
-        )
+        self.log("prompt_stored", session_id=session_id, client_msg_id=client_msg_id, bytes=size, duplicate=duplicate)
 
     def prompts_fetched(self, session_id: str, count: int) -> None:
-        self.log.info("prompt_fetched", session_id=session_id, count=count)
+        self.log("prompt_fetched", session_id=session_id, count=count)
 
     def response_posted(
         self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
     ) -> None:
         (self._duplicate_responses if duplicate else self._responses).inc()
-        self.log.info(
+        self.log(
             "response_posted",
             session_id=session_id,
             assistant_msg_id=assistant_msg_id,
@@ -152,11 +165,11 @@ class Telemetry(Observer):
 
     def client_connected(self, session_id: str) -> None:
         self._connections.inc()
-        self.log.info("client_connected", session_id=session_id)
+        self.log("client_connected", session_id=session_id)
 
     def client_disconnected(self, session_id: str, close_code: int) -> None:
-        self._disconnects.labels(close_code).inc()
-        self.log.info("client_disconnected", session_id=session_id, close_code=close_code)
+        self._disconnects.labels(close_code if close_code in CLOSE_CODES else "other").inc()
+        self.log("client_disconnected", session_id=session_id, close_code=close_code)
 
     def poll_woken(self, cause: WakeCause) -> None:
         self._wakeups[cause].inc()
@@ -166,22 +179,24 @@ class Telemetry(Observer):
 
     def queue_overflowed(self, session_id: str) -> None:
         self._overflows.inc()
-        self.log.warning("queue_overflowed", session_id=session_id)
+        self.log("queue_overflowed", session_id=session_id)
 
     def session_deleted(self, session_id: str) -> None:
-        self.log.info("session_deleted", session_id=session_id)
+        self.log("session_deleted", session_id=session_id)
 
     def sessions_collected(self, count: int) -> None:
         self._collected.inc(count)
-        self.log.info("sessions_collected", count=count)
+        self.log("sessions_collected", count=count)
 
 
-def bridge_uvicorn(logger: structlog.typing.FilteringBoundLogger) -> None:
+def bridge_uvicorn(telemetry: Telemetry) -> None:
     """Let uvicorn's own warnings and errors come out as our log lines, and its chatter not at all."""
 
     class Bridge(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            logger.log(record.levelno, "uvicorn", message=record.getMessage(), exc_info=record.exc_info)
+            telemetry.log(
+                "uvicorn", severity=record.levelname.lower(), message=record.getMessage(), exc_info=record.exc_info
+            )
 
     root = logging.getLogger("uvicorn")
     root.handlers = [Bridge()]
@@ -205,7 +220,9 @@ def silence_false_errors() -> None:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    return record.msg not in _NOT_ERRORS
+    # A second Ctrl+C cancels what is still under way, and uvicorn logs the cancellation: its text, not the exception.
+    cancelled = str(record.msg).rstrip().endswith("CancelledError")
+    return record.msg not in _NOT_ERRORS and not cancelled
 
 
 def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,13 +1,14 @@
 """/ws/{session_id}: a client listens for answers.
 
-Two tasks per socket: this one reads what the client says, the other writes what `Relay.follow` gives. A handshake is
-refused with a real HTTP status and the same JSON as any other error.
+Two tasks per socket: one reads what the client says, the other writes what `Relay.follow` gives. A handshake is refused
+with a real HTTP status and the same JSON as any other error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable
 
 import msgspec
@@ -26,6 +27,9 @@ from relay.wire import encode
 
 MAX_FRAME_BYTES = 65_536
 """A client has nothing longer to say than a ping."""
+
+FRAMES_PER_TURN = 64
+"""So many frames are heard before everybody else has a turn: a flood of tiny ones must not hold up the others."""
 
 CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL = 1011
@@ -85,14 +89,13 @@ class Sockets:
         except RelayError as error:
             await self.refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
-        close_code = CLOSE_ABNORMAL
         try:
             await websocket.accept()
             self._telemetry.client_connected(session_id)
-            try:
-                close_code = await self._exchange(websocket, subscriber)
-            finally:
-                self._telemetry.client_disconnected(session_id, close_code)
+            close_code = await self._exchange(websocket, subscriber)
+            self._telemetry.client_disconnected(session_id, close_code)
+        except WebSocketDisconnect:
+            pass  # gone before the handshake was done
         finally:
             self._relay.unsubscribe(subscriber)
 
@@ -106,30 +109,28 @@ class Sockets:
         return await self._relay.subscribe(session_id)
 
     async def _exchange(self, websocket: WebSocket, subscriber: Subscriber) -> int:
-        """Read and write until the end; returns the close code."""
-        reader = asyncio.current_task()
-        assert reader is not None
+        """Read and write until either ends; returns the close code."""
+        reader = asyncio.create_task(self._read(websocket, subscriber))
         writer = asyncio.create_task(self._write(websocket, subscriber))
         subscriber.on_stalled = writer.cancel
-        # However the writer ends, the reader must not go on alone.
-        writer.add_done_callback(lambda _: reader.cancel())
         try:
-            return await self._read(websocket, subscriber)
-        except asyncio.CancelledError:
-            if not writer.done():
-                raise
-            failure = None if writer.cancelled() else writer.exception()
-            if failure is not None and not isinstance(failure, WebSocketDisconnect):
-                raise failure from None
-            return subscriber.close_code or CLOSE_ABNORMAL
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if subscriber.stalled:
+                await self._hang_up(websocket, subscriber)
         finally:
+            reader.cancel()
             writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+        if subscriber.close_code is not None or reader.cancelled():
+            return subscriber.close_code or CLOSE_ABNORMAL
+        return reader.result()
 
     async def _read(self, websocket: WebSocket, subscriber: Subscriber) -> int:
-        while True:
+        """Hear what the client says; returns the code with which it closes."""
+        for count in itertools.count(1):
             message = await websocket.receive()
             if message["type"] == "websocket.disconnect":
-                return int(message.get("code") or CLOSE_ABNORMAL)
+                break
             text = message.get("text")
             if len(message.get("bytes") or b"") > MAX_FRAME_BYTES or len((text or "").encode()) > MAX_FRAME_BYTES:
                 subscriber.close(CLOSE_TOO_BIG, "message too big")
@@ -137,29 +138,36 @@ class Sockets:
                 subscriber.notify(_error_frame(InvalidField("a message must be text, not binary")))
             elif reply := answer_client(text, self._now_ms()):
                 subscriber.notify(reply)
+            if count % FRAMES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return int(message.get("code") or CLOSE_ABNORMAL)
 
     async def _write(self, websocket: WebSocket, subscriber: Subscriber) -> None:
+        """Tell the client what there is to tell, then close."""
         now = asyncio.get_running_loop().time
         try:
             async for frame in self._relay.follow(subscriber):
                 subscriber.writing_since = now()
                 await websocket.send_text(frame.text)
                 subscriber.writing_since = None
-        except asyncio.CancelledError:
-            if subscriber.close_code is None:
-                raise  # the client left; otherwise the write has stalled
-            await self._hang_up(websocket, subscriber)
+        except (WebSocketDisconnect, RuntimeError):
+            return  # gone; uvicorn raises RuntimeError if it has closed the connection itself
         except RelayError:
-            await websocket.close(CLOSE_INTERNAL, "store unavailable")
-        else:
+            subscriber.close(CLOSE_INTERNAL, "store unavailable")
+        except Exception as error:
+            self._telemetry.internal_error(error)
+            subscriber.close(CLOSE_INTERNAL, "internal error")
+        subscriber.writing_since = now()
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await websocket.close(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason)
 
     async def _hang_up(self, websocket: WebSocket, subscriber: Subscriber) -> None:
+        """Close a connection whose peer does not read."""
         code, reason = subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason
         if hang_up := websocket.scope.get("extensions", {}).get(HANG_UP):
             hang_up(code, reason)
             return
-        with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect):
+        with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             await asyncio.wait_for(websocket.close(code, reason), STALLED_CLOSE_SECONDS)
 
     async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:

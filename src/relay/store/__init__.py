@@ -1,4 +1,4 @@
-"""`open_store`: the only place that knows which URL means which class."""
+"""`make_store`: the only place that knows which URL means which class."""
 
 from __future__ import annotations
 

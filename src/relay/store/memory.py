@@ -36,8 +36,8 @@ from relay.store.base import (
 _SESSION_BYTES = 1_500
 _ENTRY_BYTES = 250
 _ID_BYTES = 250
-_CHARACTER_BYTES = 4
-"""An id may hold characters of four bytes, and Python then takes four for each."""
+_CHARACTER_BYTES = 8
+"""An id may hold characters of four bytes; Python then takes four for each, and as much for its copy in UTF-8."""
 
 
 class _Log:
