@@ -26,7 +26,7 @@ app = typer.Typer(
 SERVE_EPILOG = """
 [bold]Examples[/bold]
 
-relay serve                                 # http://127.0.0.1:8000, everything in memory
+relay serve                                 # http://127.0.0.1:8000, in memory
 
 relay serve --port 0                        # any free port; the banner says which
 
