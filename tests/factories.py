@@ -54,6 +54,7 @@ class Listening:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, int]] = []
         self.deleted: list[str] = []
+        self.lost = 0
 
     def entry_added(self, session_id: str, epoch: str, entry: Entry) -> None:
         """Remember it."""
@@ -62,3 +63,7 @@ class Listening:
     def session_deleted(self, session_id: str) -> None:
         """Remember it."""
         self.deleted.append(session_id)
+
+    def announcements_lost(self) -> None:
+        """Remember it."""
+        self.lost += 1

@@ -15,7 +15,7 @@ from relay.core.hub import Hub
 from relay.core.observer import Observer, WakeCause
 from relay.core.relay import ClientGone, Relay
 from relay.core.subscriber import Subscriber
-from relay.errors import ResponseConflict, SessionNotFound, TooManyPolls
+from relay.errors import ResponseConflict, SessionNotFound, StoreUnavailable, TooManyPolls
 from relay.store.base import Entry, LogPage
 from relay.store.memory import MemoryStore
 from relay.wire import NewPrompt, NewResponse
@@ -365,6 +365,78 @@ async def test_a_deletion_nobody_announced_is_noticed_in_the_log(monkeypatch: py
     client = Reading(world, subscriber)
     await asyncio.wait_for(client.task, 5)
     assert subscriber.close_code == 4404
+
+
+async def test_a_client_stays_while_the_store_is_away_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "RETRY_SECONDS", 0.001)
+    world = await make_world()
+    client_msg_id = await world.ask()
+    client = Reading(world, await world.relay.subscribe("s1"))
+    await settle()
+    await world.answer(client_msg_id, "before")
+    read = MemoryStore.read
+
+    async def away(*_: Any, **__: Any) -> LogPage:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(MemoryStore, "read", away)
+    world.hub.announcements_lost()
+    monkeypatch.setattr(Hub, "entry_added", lambda *_: None)
+    await world.answer(client_msg_id, "meanwhile")
+    await settle()
+    assert not client.task.done()
+    monkeypatch.undo()
+    assert MemoryStore.read is read
+    while client.texts != ["before", "meanwhile"]:
+        await asyncio.sleep(0)
+    await world.answer(client_msg_id, "after")
+    while client.texts[-1] != "after":
+        await asyncio.sleep(0)
+    assert client.texts == ["before", "meanwhile", "after"]
+    client.task.cancel()
+
+
+async def test_a_log_that_moved_backwards_gets_a_new_epoch_and_nothing_of_it_is_missed() -> None:
+    world = await make_world()
+    client_msg_id = await world.ask()
+    client = Reading(world, await world.relay.subscribe("s1"))
+    await settle()
+    for text in ("kept", "lost 1", "lost 2"):
+        await world.answer(client_msg_id, text)
+    await settle()
+    head = await world.store.head("s1")
+    assert head is not None
+    # What a failover does: the new master never heard of the last two, and others write in their place.
+    log = world.store._sessions["s1"].log
+    del log._entries[2:]
+    world.hub.announcements_lost()
+    for n in range(5):
+        await world.answer(client_msg_id, f"new {n}")
+    while not client.texts or client.texts[-1] != "new 4":
+        await asyncio.sleep(0)
+    new_head = await world.store.head("s1")
+    assert new_head is not None
+    assert new_head.epoch != head.epoch
+    assert client.texts[:3] == ["kept", "lost 1", "lost 2"]
+    assert client.texts[-6:] == ["kept", *(f"new {n}" for n in range(5))]
+    client.task.cancel()
+
+
+async def test_a_log_that_is_the_same_after_all_keeps_its_epoch_and_doubles_nothing() -> None:
+    world = await make_world(SlowStore)
+    client_msg_id = await world.ask()
+    client = Reading(world, await world.relay.subscribe("s1"))
+    for n in range(50):
+        await world.answer(client_msg_id, str(n))
+        if n % 5 == 0:
+            world.hub.announcements_lost()
+        if n % 3 == 0:
+            await asyncio.sleep(0)
+    while len(client.texts) < 50:
+        await asyncio.sleep(0)
+    await settle()
+    assert client.texts == [str(n) for n in range(50)]
+    client.task.cancel()
 
 
 # Idle sessions

@@ -9,7 +9,7 @@ import pytest
 
 from relay.errors import PromptNotFound, SessionNotFound, TooManyPending, TooManySessions
 from relay.models import MessageType
-from relay.store.base import Entry, LogPage, Outcome, Store
+from relay.store.base import Entry, LogPage, Outcome, Position, Store
 from tests.factories import Listening, a_prompt, a_response
 from tests.store.conftest import LimitedStore
 
@@ -154,6 +154,21 @@ async def test_a_log_that_begins_anew_has_a_new_epoch(store: Store) -> None:
     assert second is not None
     assert (first.seq, second.seq) == (1, 1)
     assert first.epoch != second.epoch
+
+
+async def test_a_log_may_be_given_a_new_epoch_and_keeps_its_entries(store: Store) -> None:
+    await ask(store, "p1", "p2")
+    before = await read(store)
+    await store.renew_epoch("s1", "another")
+    assert await read(store) == before
+    await store.renew_epoch("s1", before.epoch)
+    after = await read(store)
+    assert after.epoch != before.epoch
+    assert after.entries == before.entries
+    await ask(store, "p3")
+    assert (await store.head("s1")) == Position(after.epoch, 3)
+    with pytest.raises(SessionNotFound):
+        await store.renew_epoch("unknown", "e")
 
 
 async def test_the_log_is_read_after_a_position_in_pages(store: Store) -> None:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from relay.config import Settings
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import (
@@ -24,6 +26,14 @@ from relay.errors import Draining, TooManyPolls, TooManySubscribers
 from relay.models import MessageType
 from relay.store.base import Entry
 from relay.wire import message_frame
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A place that a log was known to reach, and the message there if it was heard."""
+
+    epoch: str
+    seq: int
+    data: bytes | None
 
 
 class Waiter:
@@ -62,11 +72,15 @@ class Waiter:
 class _Channel:
     """The listeners of one session and the place in its log that the live ones have reached."""
 
-    __slots__ = ("epoch", "seq", "subscribers", "waiters")
+    __slots__ = ("doubtful", "epoch", "last", "seq", "subscribers", "waiters")
 
     def __init__(self) -> None:
         self.epoch: str | None = None
         self.seq = 0
+        self.last: Entry | None = None
+        """The entry at `seq`, if it was announced."""
+        self.doubtful = False
+        """Whether the log may no longer be the one of which this was announced."""
         self.subscribers: set[Subscriber] = set()
         self.waiters: set[Waiter] = set()
 
@@ -91,6 +105,8 @@ class Hub:
         if entry.kind is MessageType.PROMPT:
             for waiter in channel.waiters:
                 waiter.wake(WakeCause.PROMPT)
+        if channel.doubtful:
+            return  # nobody is live, and what was known before is needed as evidence
         if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):
             if entry.kind is MessageType.ASSISTANT and channel.subscribers:
                 self._fan_out(channel, entry)
@@ -98,7 +114,14 @@ class Hub:
             return  # heard before
         else:
             self._send_back_to_log(channel)
-        channel.epoch, channel.seq = epoch, entry.seq
+        channel.epoch, channel.seq, channel.last = epoch, entry.seq, entry
+
+    def announcements_lost(self) -> None:
+        for channel in self._channels.values():
+            channel.doubtful = channel.epoch is not None
+            self._send_back_to_log(channel)
+            for waiter in channel.waiters:
+                waiter.wake(WakeCause.SAFETY)
 
     def session_deleted(self, session_id: str) -> None:
         channel = self._channels.get(session_id)
@@ -109,7 +132,7 @@ class Hub:
         # They stay until they have gone: a socket that does not take its close frame must still be found.
         for subscriber in channel.subscribers:
             subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
-        channel.epoch, channel.seq = None, 0
+        channel.epoch, channel.seq, channel.last = None, 0, None
 
     # Polls
 
@@ -164,16 +187,26 @@ class Hub:
         channel = self._channels.get(subscriber.session_id)
         if channel is None or subscriber not in channel.subscribers or subscriber.close_code is not None:
             return False
-        if channel.epoch is None and channel.seq == 0:
-            channel.epoch, channel.seq = subscriber.epoch, subscriber.position
-        elif channel.epoch != subscriber.epoch:
-            # The log began anew and the announcements of its beginning were lost: nobody here is live in it yet.
+        if channel.epoch != subscriber.epoch:
+            # The first to come, or the log began anew and its beginning was not heard: nobody is live in it yet.
             self._send_back_to_log(channel)
-            channel.epoch, channel.seq = subscriber.epoch, subscriber.position
-        elif channel.seq > subscriber.position:
+            channel.epoch, channel.seq, channel.last = subscriber.epoch, subscriber.position, None
+        elif channel.doubtful or channel.seq > subscriber.position:
             return False
         subscriber.live = True
         return True
+
+    def doubted(self, session_id: str) -> Doubt | None:
+        """What to look for in the log before it is trusted again; None if it is trusted."""
+        channel = self._channels.get(session_id)
+        if channel is None or not channel.doubtful or channel.epoch is None:
+            return None
+        return Doubt(channel.epoch, channel.seq, channel.last.data if channel.last else None)
+
+    def trust(self, session_id: str) -> None:
+        """The log was found to be the same as before, or has a new epoch."""
+        if channel := self._channels.get(session_id):
+            channel.doubtful = False
 
     def ping(self, frame: Frame) -> None:
         """Send every client a ping."""

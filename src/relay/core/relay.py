@@ -14,13 +14,16 @@ from relay.config import Settings, UnknownSession
 from relay.core.hub import Hub, Waiter
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import CLOSE_SESSION_DELETED, CLOSE_SLOW, Frame, Subscriber
-from relay.errors import ResponseConflict, SessionNotFound
+from relay.errors import ResponseConflict, SessionNotFound, StoreUnavailable
 from relay.models import MessageType, Number, Session
 from relay.store.base import Entry, HistoryPage, LogPage, NewEntry, Outcome, SessionRecord, Store
 from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint, message_frame
 
 SAFETY_SECONDS = 15.0
 """A waiting poll looks again after so long: a lost announcement delays a prompt, it never loses it."""
+
+RETRY_SECONDS = 0.5
+"""How soon a client's log is tried again while the store is away."""
 
 PAGE_ENTRIES = 100
 PAGE_BYTES = 1024**2
@@ -196,7 +199,12 @@ class Relay:
             if subscriber.live:
                 await subscriber.wait()
                 continue
-            page = await self._read_log(subscriber)
+            try:
+                await self._dispel_doubt(subscriber.session_id)
+                page = await self._read_log(subscriber)
+            except StoreUnavailable:
+                await subscriber.wait_idle(RETRY_SECONDS)  # the client stays connected; the log will come back
+                continue
             if page is not None and page.epoch != subscriber.epoch:
                 subscriber.epoch, subscriber.position = page.epoch, 0  # the log began, or began anew
             elif page is None and subscriber.epoch is not None:
@@ -211,6 +219,22 @@ class Relay:
                         yield Frame(message_frame(entry.data))
                     subscriber.position = entry.seq
                 await asyncio.sleep(0)  # a long way to catch up must not hold up everybody else
+
+    async def _dispel_doubt(self, session_id: str) -> None:
+        """After the store was away: see that the log still holds what was announced, else give it a new epoch."""
+        doubt = self._hub.doubted(session_id)
+        if doubt is None:
+            return
+        if doubt.seq > 0:
+            try:
+                page = await self._store.read(session_id, doubt.seq - 1, limit=1, max_bytes=PAGE_BYTES)
+            except SessionNotFound:
+                page = None
+            if page is not None and page.epoch == doubt.epoch and page.floor < doubt.seq:
+                found = page.entries[0].data if page.entries else None
+                if found is None or (doubt.data is not None and found != doubt.data):
+                    await self._store.renew_epoch(session_id, doubt.epoch)
+        self._hub.trust(session_id)
 
     async def _read_log(self, subscriber: Subscriber) -> LogPage | None:
         try:

@@ -117,6 +117,19 @@ class Subscriber:
         finally:
             self._wakeup = None
 
+    async def wait_idle(self, seconds: float) -> None:
+        """Wait for a frame or the end, `seconds` at most, whatever the state."""
+        if self._queue or self.close_code is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._wakeup = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._wakeup
+        finally:
+            timer.cancel()
+            self._wakeup = None
+
     def _full(self, frame: Frame) -> bool:
         # An empty queue takes any frame: one message may be larger than the bound in JSON.
         return bool(self._queue) and (

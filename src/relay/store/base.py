@@ -113,6 +113,9 @@ class Listener(Protocol):
     def session_deleted(self, session_id: str) -> None:
         """The session is gone, and everything in it."""
 
+    def announcements_lost(self) -> None:
+        """The store was out of reach: announcements may be lost, and logs may have moved backwards."""
+
 
 class Store(Protocol):
     """Where sessions live."""
@@ -152,6 +155,12 @@ class Store(Protocol):
 
         If some of them are no longer held, `floor` is above `after` and the page starts behind it.
         Raises SessionNotFound.
+        """
+
+    async def renew_epoch(self, session_id: str, epoch: str) -> None:
+        """Give the log a new epoch, if it still has this one: it was seen to hold what it no longer holds.
+
+        Its entries stay as they are. Raises SessionNotFound.
         """
 
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:

@@ -171,6 +171,11 @@ class MemoryStore:
                 break
         return LogPage(session.epoch, session.log.floor, entries)
 
+    async def renew_epoch(self, session_id: str, epoch: str) -> None:
+        session = self._session(session_id)
+        if session.epoch == epoch:
+            session.epoch = self._new_epoch()
+
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
         log = self._session(session_id).log
         if not self._limits.history:
