@@ -59,7 +59,7 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/.run
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
-  --no-emit-index-url --no-header pyproject.toml --group install
+  --no-emit-index-url --no-header pyproject.toml --extra all --group install
 lock: $(VENV)/.dev
 	@$(PIP) install --quiet uv
 	$(COMPILE) --output-file requirements/run.txt

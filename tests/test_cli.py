@@ -93,7 +93,11 @@ def test_a_mistyped_name_in_a_dotenv_file_is_refused_too(tmp_path: Path) -> None
 
 def test_a_store_that_does_not_exist_is_refused() -> None:
     assert refused(relay("serve", "--store", "mongodb://x")) == (
-        "relay: RELAY_STORE_URL: this version has no store for 'mongodb:'. Use memory:// or leave it unset."
+        "relay: RELAY_STORE_URL: there is no store for 'mongodb:'. Use memory://, sqlite:///relay.db or "
+        "redis://host:6379/0."
+    )
+    assert refused(relay("serve", "--store", "sqlite://")) == (
+        "relay: RELAY_STORE_URL names no file. For example: sqlite:///relay.db"
     )
 
 
@@ -109,6 +113,28 @@ def test_main_app_refuses_bad_settings_with_the_same_sentence() -> None:
     assert run.returncode == 3
     assert "relay: RELAY_MAX_SESSIONS: input should be greater than or equal to 1." in run.stderr
     assert "Traceback" not in run.stderr
+
+
+SEVERAL = (
+    "relay: 2 workers cannot share memory://: each process would have sessions of its own, or find the file taken. "
+    "Use one worker, or a store for several: --store redis://127.0.0.1:6379/0"
+)
+
+
+def test_several_workers_on_a_store_that_cannot_be_shared_are_refused() -> None:
+    assert refused(relay("serve", "--port", "0", "--workers", "2")) == SEVERAL
+    assert "2 workers cannot share relay.db" in refused(relay("serve", "--workers", "2", "--store", "relay.db"))
+    for extra, variables in ((["--workers", "2"], {}), ([], {"WEB_CONCURRENCY": "2"})):
+        run = subprocess.run(
+            [*DOORS["uvicorn"], *extra],
+            cwd=ROOT,
+            env=environment() | variables,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert SEVERAL in run.stderr
+        assert "Traceback" not in run.stderr
 
 
 def started(arguments: list[str], cwd: Path, env: dict[str, str]) -> tuple[int, dict[str, Any]]:

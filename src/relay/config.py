@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -66,7 +66,14 @@ class Settings(BaseSettings):
     store_url: str = Field(
         "memory://",
         min_length=1,
-        description="Where sessions live. `memory://` keeps them in this process, until it ends.",
+        description="Where sessions live: `memory://` in this process, until it ends; `sqlite:///relay.db` (or just "
+        "`relay.db`) in a file; `redis://host:6379/0` for several processes. See docs/stores.md.",
+    )
+    redis_wait_replicas: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="With Redis: so many replicas must have a message before it is acknowledged; else 503.",
     )
     history: bool = Field(
         True, description="Keep messages for `GET /messages`. Off: it answers with none, all else works."
@@ -141,6 +148,22 @@ class Settings(BaseSettings):
 def env_names() -> dict[str, str]:
     """The environment variable of each field of Settings."""
     return {name: PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The same settings as environment variables, for a process that is to have them too."""
+    return {env_names()[name]: str(getattr(value, "value", value)) for name, value in settings}
+
+
+def requested_workers(argv: Sequence[str]) -> int:
+    """How many processes an ASGI server's command line, or WEB_CONCURRENCY, asks for."""
+    wanted = os.environ.get("WEB_CONCURRENCY", "1")
+    for flag, value in zip(argv, [*argv[1:], ""], strict=True):
+        if flag in ("--workers", "-w"):
+            wanted = value
+        elif flag.startswith("--workers="):
+            wanted = flag.partition("=")[2]
+    return int(wanted) if wanted.isdigit() else 1
 
 
 def load_settings(**flags: Any) -> Settings:

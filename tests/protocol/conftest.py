@@ -2,7 +2,7 @@
 
     RELAY_TEST_URL=http://127.0.0.1:8000 .venv/bin/pytest tests/protocol
 
-Without that variable it starts relays of its own, once through each door.
+Without that variable it starts relays of its own: through each door, and on each store.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.protocol.talk import Talk
-from tests.serving import DOORS, running
+from tests.setups import SETUPS
 
 GIVEN_URL = os.environ.get("RELAY_TEST_URL")
 
 
-@pytest.fixture(scope="session", params=["given"] if GIVEN_URL else list(DOORS))
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(scope="session", params=["given"] if GIVEN_URL else list(SETUPS))
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the relay under test is."""
     if GIVEN_URL:
         yield GIVEN_URL
         return
-    with running(request.param) as server:
-        yield server.url
+    with SETUPS[request.param](tmp_path_factory.mktemp(request.param)) as url:
+        yield url
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relay.store.base import Listener, Store, StoreLimits
 from relay.store.memory import MemoryStore
+from relay.store.sqlite import SqliteStore
 
 Open = Callable[[Path, Listener, StoreLimits], AbstractAsyncContextManager[Store]]
 
@@ -30,4 +31,13 @@ async def open_memory(_: Path, listener: Listener, limits: StoreLimits) -> Async
     await store.close()
 
 
-BACKENDS = [Backend("memory", open_memory)]
+@asynccontextmanager
+async def open_sqlite(folder: Path, listener: Listener, limits: StoreLimits) -> AsyncIterator[Store]:
+    """A file of the test's own."""
+    store = SqliteStore(folder / "relay.db", limits)
+    await store.open(listener)
+    yield store
+    await store.close()
+
+
+BACKENDS = [Backend("memory", open_memory), Backend("sqlite", open_sqlite)]

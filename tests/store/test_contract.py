@@ -238,6 +238,9 @@ async def test_history_since_is_strict_and_total_counts_what_matches(store: Stor
     assert (page.total, seqs(page.entries)) == (3, [3, 5])
     page = await store.history("s1", limit=10, offset=0, since=20)
     assert seqs(page.entries) == [3, 5]
+    for since, offset, total in ((20, 2, 2), (20, 99, 2), (99, 0, 0), (99, 9, 0), (-1, 5, 5)):
+        page = await store.history("s1", limit=10, offset=offset, since=since)
+        assert (page.total, list(page.entries)) == (total, [])
 
 
 async def test_history_is_what_the_log_holds(limited: LimitedStore) -> None:

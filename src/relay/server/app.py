@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +22,7 @@ from relay import __version__
 from relay.config import Settings
 from relay.core.hub import Hub
 from relay.core.relay import Relay
-from relay.errors import MethodNotAllowed, NotFound, RelayError
+from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
 from relay.server.asgi import AsgiDoor
 from relay.server.http import Route, error_answer
@@ -77,7 +78,12 @@ def create_app(settings: Settings) -> FastAPI:
                 hub.drain()
 
         silence_false_errors()
-        await store.open(hub)
+        try:
+            await store.open(hub)
+        except StartupError as exc:
+            # Whoever runs us only says that it failed; the filter above keeps the traceback out of the log.
+            print(f"relay: {exc}", file=sys.stderr, flush=True)  # noqa: T201
+            raise
         try:
             with call_on_stop(stop):
                 async with _chores(relay, hub, settings, telemetry):

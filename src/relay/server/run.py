@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sys
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
 from relay import __version__
 from relay.config import Settings, unknown_names
@@ -17,6 +21,7 @@ from relay.server.app import create_app
 from relay.server.protocols import HttpProtocol, WebSocketProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws import MAX_FRAME_BYTES
+from relay.store import is_shared
 
 BACKLOG = 2048
 STOP_SECONDS = 6
@@ -36,17 +41,45 @@ def serve(settings: Settings) -> None:
     # uvicorn raises the signal that stopped it once more when it is done; the process shall end with 0 instead.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    server.run(sockets=[listener])
-    if not server.started:
+    try:
+        server.run(sockets=[listener])  # ends the process with 3 if the application cannot start
+        telemetry.log("server_stopped")
+    finally:
         telemetry.flush()
-        raise StartupError("The server could not start; the log above says why.")
+
+
+def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
+    """Run several processes on one address, each with the app that `module:function` makes, until told to stop.
+
+    Raises StartupError if they cannot begin.
+    """
+    refuse_several_processes(settings, workers)
+    telemetry = Telemetry(settings)
+    listener = _listen(settings)
+    bridge_uvicorn(telemetry)
+    _announce(settings, listener, telemetry, workers)
+    telemetry.flush()
+    supervisor = Multiprocess(_uvicorn_config(app_factory, factory=True, workers=workers), sockets=[listener])
+    supervisor.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise StartupError("A worker could not start; the line above says why.")
     telemetry.log("server_stopped")
     telemetry.flush()
 
 
-def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def refuse_several_processes(settings: Settings, processes: int) -> None:
+    """Raises StartupError if so many processes cannot share the store."""
+    if processes > 1 and not is_shared(settings.store_url):
+        raise StartupError(
+            f"{processes} workers cannot share {settings.store_url}: each process would have sessions of its own, or "
+            "find the file taken. Use one worker, or a store for several: --store redis://127.0.0.1:6379/0"
+        )
+
+
+def _uvicorn_config(app: FastAPI | str, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        **more,
         http=HttpProtocol,
         ws=WebSocketProtocol,
         ws_max_size=MAX_FRAME_BYTES,
@@ -101,19 +134,30 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            host, port = self._listener.getsockname()[:2]
-            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            if uses_console(self._settings):
-                _print_banner(url, self._settings)
-            else:
-                self._telemetry.log(
-                    "server_started",
-                    url=url,
-                    docs=f"{url}/docs",
-                    store=self._settings.store_url,
-                    auth="none",
-                    version=__version__,
-                )
+            _announce(self._settings, self._listener, self._telemetry)
+
+
+def _announce(settings: Settings, listener: socket.socket, telemetry: Telemetry, workers: int = 1) -> None:
+    """Say where it is and in what state: to a person, or to a log."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if uses_console(settings):
+        _print_banner(url, settings)
+        return
+    telemetry.log(
+        "server_started",
+        url=url,
+        docs=f"{url}/docs",
+        store=without_password(settings.store_url),
+        auth="none",
+        workers=workers,
+        version=__version__,
+    )
+
+
+def without_password(url: str) -> str:
+    """A store's URL as it may be shown."""
+    return re.sub(r"//[^/@]*@", "//…@", url)
 
 
 def _print_banner(url: str, settings: Settings) -> None:
@@ -122,7 +166,7 @@ def _print_banner(url: str, settings: Settings) -> None:
     for name, value in {
         "docs": f"{url}/docs",
         "listen": f"{url.replace('http', 'ws', 1)}/ws/<session_id>",
-        "store": settings.store_url,
+        "store": without_password(settings.store_url),
         "auth": AUTH_STATE,
     }.items():
         console.print(f"  {name:<8}{value}")

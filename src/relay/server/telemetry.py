@@ -220,9 +220,11 @@ def silence_false_errors() -> None:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    # A second Ctrl+C cancels what is still under way, and uvicorn logs the cancellation: its text, not the exception.
-    cancelled = str(record.msg).rstrip().endswith("CancelledError")
-    return record.msg not in _NOT_ERRORS and not cancelled
+    # What a lifespan raised comes as the text of its traceback. A second Ctrl+C cancels what is still under way; what
+    # keeps us from starting has been said in one sentence.
+    last_line = str(record.msg).rstrip().rpartition("\n")[2]
+    expected = last_line.endswith("CancelledError") or last_line.startswith("relay.errors.StartupError")
+    return record.msg not in _NOT_ERRORS and not expected
 
 
 def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

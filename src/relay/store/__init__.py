@@ -1,6 +1,8 @@
-"""`make_store`: the only place that knows which URL means which class."""
+"""`make_store`: the only place that knows which URL means which class. Drivers are loaded only when they are needed."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from relay.config import Settings
 from relay.errors import StartupError
@@ -10,7 +12,7 @@ from relay.store.memory import MemoryStore
 
 def make_store(settings: Settings) -> Store:
     """The store that RELAY_STORE_URL names, not yet opened. Raises StartupError if there is none."""
-    scheme = settings.store_url.partition(":")[0]
+    url = settings.store_url
     limits = StoreLimits(
         history=settings.history,
         history_max_messages=settings.history_max_messages,
@@ -19,6 +21,28 @@ def make_store(settings: Settings) -> Store:
         max_sessions=settings.max_sessions,
         store_max_bytes=settings.store_max_bytes,
     )
+    scheme, separator, rest = url.partition("://")
+    try:
+        if not separator or scheme == "sqlite":
+            from relay.store.sqlite import SqliteStore
+
+            return SqliteStore(_path(rest.removeprefix("/") if separator else url), limits)
+    except ImportError as exc:
+        extra = "redis" if scheme.startswith("redis") else "sqlite"
+        raise StartupError(f"This store needs {exc.name}: pip install 'relay-server[{extra}]'.") from None
     if scheme == "memory":
         return MemoryStore(limits)
-    raise StartupError(f"RELAY_STORE_URL: this version has no store for '{scheme}:'. Use memory:// or leave it unset.")
+    raise StartupError(
+        f"RELAY_STORE_URL: there is no store for '{scheme}:'. Use memory://, sqlite:///relay.db or redis://host:6379/0."
+    )
+
+
+def is_shared(url: str) -> bool:
+    """Whether several processes can use this store at one time."""
+    return url.startswith("redis")
+
+
+def _path(path: str) -> Path:
+    if not path:
+        raise StartupError("RELAY_STORE_URL names no file. For example: sqlite:///relay.db")
+    return Path(path).expanduser()

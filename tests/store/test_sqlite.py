@@ -1,0 +1,170 @@
+"""What is SQLite's own: the file, its versions, its owner, its troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from relay.errors import StartupError, StoreUnavailable
+from relay.store.base import Outcome, Store
+from relay.store.sqlite import SqliteStore
+from relay.store.sqlite_file import connect, migrate, migrations
+from relay.store.sqlite_writer import Step
+from tests.factories import GENEROUS, Listening, a_prompt, a_response
+
+
+async def opened(path: Path, listening: Listening | None = None) -> SqliteStore:
+    store = SqliteStore(path, GENEROUS)
+    await store.open(listening or Listening())
+    return store
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    store = await opened(path)
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_prompt(a_prompt("p2", ts=1.5))
+    await store.add_response(a_response("a1", to="p1"))
+    before = await seen(store)
+    await store.close()
+    store = await opened(path)
+    assert await seen(store) == before
+    assert await store.add_prompt(a_prompt("p1")) is Outcome.DUPLICATE
+    assert await store.add_response(a_response("a1", to="p1")) is Outcome.DUPLICATE
+    assert await store.add_response(a_response("a1", to="p1", text="other")) is Outcome.CONFLICT
+    await store.add_prompt(a_prompt("p3"))
+    head = await store.head("s1")
+    assert head is not None
+    assert head.seq == 4
+    await store.close()
+
+
+async def seen(store: Store) -> list[object]:
+    history = await store.history("s1", limit=100, offset=0, since=None)
+    return [await store.pending("s1"), history, await store.head("s1"), await store.session("s1")]
+
+
+@pytest.mark.parametrize("version", range(len(migrations()) + 1))
+async def test_a_file_of_any_earlier_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "relay.db"
+    connection = connect(path)
+    migrate(connection, path, up_to=version)
+    connection.close()
+    store = await opened(path)
+    assert await store.add_prompt(a_prompt()) is Outcome.KEPT
+    await store.close()
+    [[found]] = sqlite3.connect(path).execute("PRAGMA user_version")
+    assert found == len(migrations())
+
+
+async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    await (await opened(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    with pytest.raises(StartupError, match="was made by a newer relay"):
+        await opened(path)
+
+
+async def test_a_file_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(StartupError, match="is a database of another program"):
+        await opened(path)
+    text = tmp_path / "text.db"
+    text.write_text("not a database at all, but long enough to look like one" * 20)
+    with pytest.raises(StartupError, match="It must be a relay database, or not exist"):
+        await opened(text)
+    assert text.read_text().startswith("not a database")
+
+
+async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="The folder must exist and be writable"):
+        await opened(tmp_path / "nowhere" / "relay.db")
+
+
+async def test_a_second_owner_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    store = await opened(path)
+    with pytest.raises(StartupError, match=r"Another relay uses .*relay\.db"):
+        await opened(path)
+    assert await store.add_prompt(a_prompt()) is Outcome.KEPT
+    await store.close()
+    await (await opened(path)).close()
+
+
+async def test_commits_are_on_the_disk_when_they_return(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "relay.db")
+    [[mode]] = connection.execute("PRAGMA journal_mode")
+    [[synchronous]] = connection.execute("PRAGMA synchronous")
+    connection.close()
+    assert (mode, synchronous) == ("wal", 2)
+
+
+async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    statements: list[str] = []
+
+    def trace(db: sqlite3.Connection) -> None:
+        db.set_trace_callback(lambda statement: statements.append(statement.split()[0]))
+
+    await store._writer.submit(trace)
+    outcomes = await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(100)))
+    assert outcomes == [Outcome.KEPT] * 100
+    assert 1 <= statements.count("COMMIT") <= 5
+    await store.close()
+
+
+async def test_one_refused_step_does_not_harm_its_neighbours(tmp_path: Path) -> None:
+    listening = Listening()
+    store = await opened(tmp_path / "relay.db", listening)
+    results = await asyncio.gather(
+        store.add_prompt(a_prompt("p1")),
+        store.add_response(a_response("a1", to="unknown")),
+        store.add_response(a_response("a2", to="p1")),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results] == ["Outcome", "PromptNotFound", "Outcome"]
+    assert [seq for _, _, seq in listening.heard] == [1, 2]
+    await store.close()
+
+
+async def test_a_write_whose_caller_has_gone_is_kept_and_announced(tmp_path: Path) -> None:
+    listening = Listening()
+    store = await opened(tmp_path / "relay.db", listening)
+    caller = asyncio.create_task(store.add_prompt(a_prompt("p1")))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await store.add_prompt(a_prompt("p2"))
+    assert [seq for _, _, seq in listening.heard] == [1, 2]
+    await store.close()
+
+
+async def test_a_failed_transaction_is_a_503_for_all_in_it_and_changes_nothing(tmp_path: Path) -> None:
+    listening = Listening()
+    store = await opened(tmp_path / "relay.db", listening)
+    await store.add_prompt(a_prompt("p1"))
+
+    def limit(pages: int) -> Step[object]:
+        return lambda db: db.execute(f"PRAGMA max_page_count = {pages}")
+
+    await store._writer.submit(limit(1))  # no room for another page
+    big = "x" * 100_000
+    results = await asyncio.gather(
+        *(store.add_prompt(a_prompt(f"q{n}", session_id=f"s{n}", prompt=big)) for n in range(5)), return_exceptions=True
+    )
+    assert {type(result) for result in results} == {StoreUnavailable}
+    with pytest.raises(StoreUnavailable):
+        await store._writer.submit(lambda db: db.execute("INSERT INTO nowhere VALUES (1)"))
+    assert not store._writer.healthy
+    assert len(await store.pending("s1")) == 1
+    assert (await store.sessions(limit=10, offset=0)).total == 1
+    await store._writer.submit(limit(1_000_000))
+    await store.check()
+    assert await store.add_prompt(a_prompt("q1", prompt=big)) is Outcome.KEPT
+    assert len(listening.heard) == 2
+    await store.close()
