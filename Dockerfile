@@ -17,6 +17,9 @@ LABEL org.opencontainers.image.title="Relay" \
       org.opencontainers.image.description="Talk from a phone or a web page to an AI agent on your own laptop." \
       org.opencontainers.image.licenses="MIT"
 COPY --from=build /opt/venv /opt/venv
+# For a SQLite file: --env RELAY_STORE_URL=sqlite:////data/relay.db --volume relay:/data
+RUN mkdir /data && chown 10001:10001 /data
+VOLUME /data
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
 EXPOSE 8000

@@ -1,6 +1,6 @@
 # Relay. Two commands matter: `make run` and `make test`. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs lock clean
+.PHONY: help run test check soak format docs lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,6 +14,7 @@ help:  ## show this help
 	@echo "make run     set up and start the relay on http://127.0.0.1:8000"
 	@echo "make test    set up, check and run every test"
 	@echo "make check   format, lint, types, layers, generated docs in step"
+	@echo "make soak    crash tests, 200 rounds instead of 10: about half an hour"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
 	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
@@ -31,6 +32,9 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+
+soak: $(VENV)/.dev
+	RELAY_SOAK_ROUNDS=200 $(BIN)/pytest tests/faults
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

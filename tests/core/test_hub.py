@@ -205,6 +205,37 @@ def test_only_a_write_that_takes_too_long_is_stalled() -> None:
     assert (stalled.close_code, writing.close_code, idle.close_code) == (4008, None, None)
 
 
+def test_after_the_store_was_away_nobody_is_live_until_the_log_is_trusted_again() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    hub.entry_added("s1", "e1", answer(1))
+    hub.announcements_lost()
+    hub.entry_added("s1", "e1", answer(2))
+    assert texts(client) == framed(1)
+    assert (client.live, client.position) == (False, 1)
+    doubt = hub.doubted("s1")
+    assert doubt is not None
+    assert (doubt.epoch, doubt.seq, doubt.data) == ("e1", 1, b"a1")
+    assert not hub.go_live(client)
+    hub.trust("s1")
+    assert hub.doubted("s1") is None
+    client.position = 2
+    assert hub.go_live(client)
+    hub.entry_added("s1", "e1", answer(3))
+    assert texts(client) == framed(3)
+
+
+def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    hub.announcements_lost()
+    hub.session_deleted("s1")
+    hub.unsubscribe(client)
+    late = joined(hub, epoch=None)
+    hub.entry_added("s1", "e2", answer(1))
+    assert texts(late) == framed(1)
+
+
 # Polls
 
 

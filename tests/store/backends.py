@@ -20,6 +20,8 @@ class Backend:
 
     name: str
     open: Open
+    survives: bool = True
+    """Whether what it keeps is there after a restart."""
 
 
 @asynccontextmanager
@@ -40,4 +42,4 @@ async def open_sqlite(folder: Path, listener: Listener, limits: StoreLimits) -> 
     await store.close()
 
 
-BACKENDS = [Backend("memory", open_memory), Backend("sqlite", open_sqlite)]
+BACKENDS = [Backend("memory", open_memory, survives=False), Backend("sqlite", open_sqlite)]

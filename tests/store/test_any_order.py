@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from relay.errors import PromptNotFound, SessionNotFound
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
@@ -26,12 +26,22 @@ class StoreMachine(AnyOrder):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
+        self.backend = backend
         self.loop = asyncio.new_event_loop()
         self.stack = AsyncExitStack()
         self.folder = tempfile.TemporaryDirectory()
         self.listening = Listening()
-        opened = backend.open(Path(self.folder.name), self.listening, GENEROUS)
+        self.open()
+
+    def open(self) -> None:
+        opened = self.backend.open(Path(self.folder.name), self.listening, GENEROUS)
         self.store = self.run(self.stack.enter_async_context(opened))
+
+    @rule()
+    def restart(self) -> None:
+        if self.backend.survives:
+            self.run(self.stack.aclose())
+            self.open()
 
     def teardown(self) -> None:
         self.run(self.stack.aclose())

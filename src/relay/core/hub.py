@@ -132,7 +132,7 @@ class Hub:
         # They stay until they have gone: a socket that does not take its close frame must still be found.
         for subscriber in channel.subscribers:
             subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
-        channel.epoch, channel.seq, channel.last = None, 0, None
+        channel.epoch, channel.seq, channel.last, channel.doubtful = None, 0, None, False
 
     # Polls
 
@@ -187,12 +187,16 @@ class Hub:
         channel = self._channels.get(subscriber.session_id)
         if channel is None or subscriber not in channel.subscribers or subscriber.close_code is not None:
             return False
+        if channel.doubtful:
+            return False
         if channel.epoch != subscriber.epoch:
             # The first to come, or the log began anew and its beginning was not heard: nobody is live in it yet.
             self._send_back_to_log(channel)
             channel.epoch, channel.seq, channel.last = subscriber.epoch, subscriber.position, None
-        elif channel.doubtful or channel.seq > subscriber.position:
+        elif channel.seq > subscriber.position:
             return False
+        elif channel.seq < subscriber.position and not any(other.live for other in channel.subscribers):
+            channel.seq, channel.last = subscriber.position, None  # the announcements in between were not heard
         subscriber.live = True
         return True
 

@@ -25,6 +25,9 @@ SAFETY_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 """How soon a client's log is tried again while the store is away."""
 
+AGAIN_SECONDS = 0.005
+"""How soon it is read again if an announcement came while it was being read."""
+
 PAGE_ENTRIES = 100
 PAGE_BYTES = 1024**2
 """How much of the log a lagging client takes at a time."""
@@ -212,7 +215,8 @@ class Relay:
             elif page is not None and page.floor > subscriber.position:
                 subscriber.close(CLOSE_SLOW, "fell behind the history")
             elif page is None or not page.entries:
-                self._hub.go_live(subscriber)
+                if not self._hub.go_live(subscriber):
+                    await subscriber.wait_idle(AGAIN_SECONDS)
             else:
                 for entry in page.entries:
                     if entry.kind is MessageType.ASSISTANT:
