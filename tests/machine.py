@@ -19,6 +19,8 @@ RESPONSES = st.sampled_from(["a1", "a2", "a3"])
 TEXTS = st.sampled_from(["", "one", "two"])
 
 QUICK = settings(max_examples=40, stateful_step_count=40, deadline=None, print_blob=True)
+QUICKER = settings(QUICK, max_examples=15)
+"""For a machine whose every step is several requests."""
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.serving import running
+from tests.store.redis_server import RedisServer, cluster, cluster_url
 
 
 @contextmanager
@@ -17,21 +18,33 @@ def on_memory(_: Path) -> Iterator[str]:
 
 
 @contextmanager
-def under_uvicorn(_: Path) -> Iterator[str]:
-    """As the specification starts it."""
-    with running("uvicorn") as server:
+def on_sqlite(folder: Path) -> Iterator[str]:
+    """In a file, and as the specification starts it."""
+    with running("uvicorn", store_url=f"sqlite:///{folder}/relay.db") as server:
         yield server.url
 
 
 @contextmanager
-def on_sqlite(folder: Path) -> Iterator[str]:
-    """In a file."""
-    with running("serve", store_url=f"sqlite:///{folder}/relay.db") as server:
+def on_redis(folder: Path) -> Iterator[str]:
+    """On a Redis of its own."""
+    redis = RedisServer(folder)
+    try:
+        with running("serve", store_url=redis.url) as server:
+            yield server.url
+    finally:
+        redis.stop()
+
+
+@contextmanager
+def on_cluster(folder: Path) -> Iterator[str]:
+    """On a Redis Cluster of three masters, and as the specification starts it."""
+    with cluster(folder) as nodes, running("uvicorn", store_url=cluster_url(nodes)) as server:
         yield server.url
 
 
 SETUPS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "memory": on_memory,
-    "uvicorn": under_uvicorn,
     "sqlite": on_sqlite,
+    "redis": on_redis,
+    "cluster": on_cluster,
 }

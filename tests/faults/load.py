@@ -59,6 +59,11 @@ class Ledger:
         return prompts, [(d["assistant_msg_id"], d["client_msg_id"]) for d in data if "text" in d]
 
 
+def acknowledged(ledgers: list[Ledger]) -> int:
+    """How many messages in all."""
+    return sum(len(ledger.prompts) + len(ledger.answers) for ledger in ledgers)
+
+
 class Writer(threading.Thread):
     """Posts prompts, and answers most of them, until told to stop."""
 

@@ -13,15 +13,11 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from tests.faults.load import Ledger, writing
+from tests.faults.load import Ledger, acknowledged, writing
 from tests.protocol.talk import Talk, assert_error, ok, wait_until
 from tests.serving import DOORS, ROOT, environment, running
 
 ROUNDS = int(os.environ.get("RELAY_SOAK_ROUNDS", "10"))
-
-
-def acknowledged(ledgers: list[Ledger]) -> int:
-    return sum(len(ledger.prompts) + len(ledger.answers) for ledger in ledgers)
 
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)

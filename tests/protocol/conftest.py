@@ -33,9 +33,9 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield url
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def http(url: str) -> Iterator[httpx.Client]:
-    """An HTTP client."""
+    """One HTTP client for all tests: what one of them leaves behind on the connection would spoil the next."""
     with httpx.Client(base_url=url, timeout=30) as client:
         yield client
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2 as httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 
@@ -80,17 +82,26 @@ def assert_error(answer: httpx.Response, status: int, code: str, error: str, det
         assert body["details"] == details
 
 
-def next_frame(listener: ClientConnection, seconds: float = 10) -> dict[str, Any]:
-    """The next frame that a listener gets."""
-    return dict(json.loads(listener.recv(timeout=seconds)))
+def next_frame(listener: ClientConnection, seconds: float = 10, *, pings: bool = False) -> dict[str, Any]:
+    """The next frame that a listener gets. A ping may come at any time, and is passed over unless it is wanted."""
+    while (frame := dict(json.loads(listener.recv(timeout=seconds))))["type"] == "ping" and not pings:
+        pass
+    return frame
 
 
 def next_message(listener: ClientConnection, seconds: float = 10) -> dict[str, Any]:
-    """The next answer that a listener gets; pings are passed over."""
-    while (frame := next_frame(listener, seconds))["type"] == "ping":
-        pass
+    """The next answer that a listener gets."""
+    frame = next_frame(listener, seconds)
     assert frame["type"] == "message", frame
     return dict(frame["data"])
+
+
+def closed(listener: ClientConnection) -> tuple[int, str]:
+    """The code and reason with which the server closes; nothing else may come before, but pings."""
+    with pytest.raises(ConnectionClosed) as end:
+        next_frame(listener)
+    assert end.value.rcvd is not None, "the connection broke without a close frame"
+    return end.value.rcvd.code, end.value.rcvd.reason
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:

@@ -9,7 +9,7 @@ import httpx2 as httpx
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from websockets.sync.client import ClientConnection, connect
 
-from tests.machine import QUICK, AnyOrder
+from tests.machine import QUICKER, AnyOrder
 from tests.protocol.talk import next_message
 
 
@@ -92,4 +92,4 @@ class HttpMachine(AnyOrder):
 
 
 def test_any_order_of_requests_leaves_the_relay_as_the_model_says(url: str, http: httpx.Client) -> None:
-    run_state_machine_as_test(lambda: HttpMachine(url, http), settings=QUICK)  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: HttpMachine(url, http), settings=QUICKER)  # type: ignore[arg-type]

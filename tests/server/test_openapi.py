@@ -37,7 +37,7 @@ def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path
     run = subprocess.run(
         [
             str(Path(sys.executable).parent / "schemathesis"),
-            *("run", f"{server.url}/openapi.json", "--checks", "all", "--max-examples", "100"),
+            *("run", f"{server.url}/openapi.json", "--checks", "all", "--max-examples", "50"),
             *("--seed", "1", "--request-timeout", "10"),
         ],
         cwd=tmp_path,

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from relay.server.telemetry import EVENTS
-from tests.protocol.talk import Talk, next_message, wait_until
+from tests.protocol.talk import Talk, next_frame, next_message, wait_until
 from tests.serving import DOORS, ROOT, Server, environment, running
 
 SECRET = "my-secret-words"
@@ -35,7 +35,7 @@ def test_the_key_events_are_logged_as_json_lines_without_any_text(door: str) -> 
             talk.respond("p1", SECRET, assistant_msg_id="a1", metadata={"key": SECRET})
             next_message(client)
             client.send(json.dumps({"type": SECRET}))
-            client.recv()
+            next_frame(client)
         http.post("/prompt", json={"session_id": "s1", "prompt": [SECRET]})
         http.get(f"/{SECRET}")
         http.delete("/sessions/s1")

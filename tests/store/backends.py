@@ -9,7 +9,9 @@ from pathlib import Path
 
 from relay.store.base import Listener, Store, StoreLimits
 from relay.store.memory import MemoryStore
+from relay.store.redis import RedisStore
 from relay.store.sqlite import SqliteStore
+from tests.store.redis_server import binaries, shared_server
 
 Open = Callable[[Path, Listener, StoreLimits], AbstractAsyncContextManager[Store]]
 
@@ -42,4 +44,18 @@ async def open_sqlite(folder: Path, listener: Listener, limits: StoreLimits) -> 
     await store.close()
 
 
+def open_redis(name: str) -> Open:
+    """A part of a real server that no other test uses, the same for the same folder."""
+
+    @asynccontextmanager
+    async def open_part(folder: Path, listener: Listener, limits: StoreLimits) -> AsyncIterator[Store]:
+        store = RedisStore(shared_server(name).url, limits, prefix=f"relay-{folder}")
+        await store.open(listener)
+        yield store
+        await store.close()
+
+    return open_part
+
+
 BACKENDS = [Backend("memory", open_memory, survives=False), Backend("sqlite", open_sqlite)]
+BACKENDS += [Backend(name, open_redis(name)) for name in binaries()]

@@ -168,3 +168,19 @@ async def test_a_failed_transaction_is_a_503_for_all_in_it_and_changes_nothing(t
     assert await store.add_prompt(a_prompt("q1", prompt=big)) is Outcome.KEPT
     assert len(listening.heard) == 2
     await store.close()
+
+
+async def test_a_file_that_has_become_read_only_is_a_503_until_it_can_be_written_again(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    store._writer._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreUnavailable) as refused:
+        await store.add_prompt(a_prompt("p2"))
+    assert "readonly" in str(refused.value.__cause__)
+    with pytest.raises(StoreUnavailable):
+        await store.check()
+    assert [entry.seq for entry in await store.pending("s1")] == [1]
+    store._writer._connection.execute("PRAGMA query_only = OFF")
+    await store.check()
+    assert await store.add_prompt(a_prompt("p2")) is Outcome.KEPT
+    await store.close()

@@ -117,6 +117,7 @@ class Hub:
         channel.epoch, channel.seq, channel.last = epoch, entry.seq, entry
 
     def announcements_lost(self) -> None:
+        self._observer.announcements_lost()
         for channel in self._channels.values():
             channel.doubtful = channel.epoch is not None
             self._send_back_to_log(channel)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from relay.errors import StoreUnavailable
+
 
 class WakeCause(str, Enum):
     """Why a waiting poll stopped waiting."""
@@ -52,6 +54,12 @@ class Observer:
 
     def queue_overflowed(self, session_id: str) -> None:
         """A client reads too slowly and now follows the log by itself."""
+
+    def store_failed(self, error: StoreUnavailable) -> None:
+        """The store does not answer, or cannot keep anything."""
+
+    def announcements_lost(self) -> None:
+        """The store was out of reach for a moment."""
 
     def session_deleted(self, session_id: str) -> None:
         """A session was deleted by request."""

@@ -205,7 +205,8 @@ class Relay:
             try:
                 await self._dispel_doubt(subscriber.session_id)
                 page = await self._read_log(subscriber)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self._observer.store_failed(error)
                 await subscriber.wait_idle(RETRY_SECONDS)  # the client stays connected; the log will come back
                 continue
             if page is not None and page.epoch != subscriber.epoch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, MutableMapping
 from datetime import datetime, timezone
 from typing import Any
@@ -18,7 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from relay.config import LogFormat, Settings
 from relay.core.observer import Observer, WakeCause
-from relay.errors import RelayError
+from relay.errors import RelayError, StoreUnavailable
 from relay.server.lines import LineWriter
 from relay.wire import encode
 
@@ -37,11 +38,15 @@ EVENTS = {
     "session_deleted": ("info", "A session was deleted by request."),
     "sessions_collected": ("info", "Idle sessions were removed."),
     "queue_overflowed": ("warning", "A client reads too slowly; it now follows the log at its own pace."),
+    "store_unavailable": ("warning", "The store does not answer, or cannot keep anything; said once a second at most."),
+    "announcements_lost": ("warning", "The store was out of reach for a moment: every listener reads the log again."),
     "request_refused": ("debug", "A request got an error; with its status and code."),
     "internal_error": ("error", "A bug: something unforeseen was raised; with the traceback."),
     "uvicorn": ("warning", "What the web server itself has to say: a warning or an error."),
 }
 """Every event that is logged: its level and what it means."""
+
+STORE_FAILURE_SECONDS = 1.0
 
 CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1009, 1011, 1012, 4008, 4404}
 """Close codes with a series of their own; a client may send any of thousands."""
@@ -75,6 +80,7 @@ class Telemetry(Observer):
     def __init__(self, settings: Settings) -> None:
         self._writer = LineWriter()
         logger = _make_logger(settings, self._writer)
+        self._store_failure_due = 0.0
         self._log = {name: getattr(logger, level) for name, (level, _) in EVENTS.items()}
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -137,6 +143,14 @@ class Telemetry(Observer):
         """A request was answered with an error."""
         self._errors.labels(error.code.value).inc()
         self.log("request_refused", status=error.status, code=error.code.value)
+        if isinstance(error, StoreUnavailable):
+            self.store_failed(error)
+
+    def store_failed(self, error: StoreUnavailable) -> None:
+        now = time.monotonic()
+        if now >= self._store_failure_due:  # an outage makes thousands of them
+            self._store_failure_due = now + STORE_FAILURE_SECONDS
+            self.log("store_unavailable", why=str(error.__cause__ or error))
 
     def internal_error(self, error: BaseException) -> None:
         """A request failed for a reason we did not foresee."""
@@ -180,6 +194,9 @@ class Telemetry(Observer):
     def queue_overflowed(self, session_id: str) -> None:
         self._overflows.inc()
         self.log("queue_overflowed", session_id=session_id)
+
+    def announcements_lost(self) -> None:
+        self.log("announcements_lost")
 
     def session_deleted(self, session_id: str) -> None:
         self.log("session_deleted", session_id=session_id)

@@ -27,6 +27,10 @@ def make_store(settings: Settings) -> Store:
             from relay.store.sqlite import SqliteStore
 
             return SqliteStore(_path(rest.removeprefix("/") if separator else url), limits)
+        if scheme.startswith("redis"):
+            from relay.store.redis import RedisStore
+
+            return RedisStore(url, limits, wait_replicas=settings.redis_wait_replicas)
     except ImportError as exc:
         extra = "redis" if scheme.startswith("redis") else "sqlite"
         raise StartupError(f"This store needs {exc.name}: pip install 'relay-server[{extra}]'.") from None

@@ -5,7 +5,8 @@ the same atomic step that keeps it. `epoch` names one life of the log: it is new
 (epoch, seq) is never ambiguous. Order is always seq, never ts.
 
 Every sentence below has a test in tests/store/test_contract.py, which runs unchanged on every backend. Time and ids
-are passed in. Any method may raise StoreUnavailable; then nothing was changed.
+are passed in. Any method may raise StoreUnavailable; then nothing was changed or, if the store went away in the very
+moment, all of it: repeating the call is safe, and tells.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class SqliteStore:
         except BaseException:
             self._lock.release()
             raise
-        self._writer = GroupWriter(lambda: connect(self._path), self._count_sessions)
+        self._writer = GroupWriter(connect(self._path), self._count_sessions)
         self._writer.start()
         await self._writer.submit(self._count_sessions)
         uri = self._path.absolute().as_uri() + "?mode=ro"
@@ -273,7 +273,7 @@ class SqliteStore:
         try:
             return list(await reader.execute_fetchall(query, values))
         except sqlite3.Error as exc:
-            raise StoreUnavailable(f"the database says: {exc}") from exc
+            raise StoreUnavailable from exc
         finally:
             self._readers.put_nowait(reader)
 

@@ -26,13 +26,13 @@ _Waiting = tuple[Step[Any], "asyncio.Future[Any]", Callable[[Any], None]]
 class GroupWriter:
     """Runs steps inside transactions, in the order in which they were given."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], on_rollback: Step[None]) -> None:
+    def __init__(self, connection: sqlite3.Connection, on_rollback: Step[None]) -> None:
         """`on_rollback` is run after a failed transaction, to read again what steps had remembered outside of it."""
-        self._connect = connect
+        self._connection = connection
         self._on_rollback = on_rollback
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="sqlite-writer")
+        self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.healthy = True
         """Whether the last transaction was kept."""
@@ -58,7 +58,7 @@ class GroupWriter:
         await self._ended
 
     def _run(self) -> None:
-        connection = self._connect()
+        connection = self._connection
         ending = False
         while not ending:
             group = [self._waiting.get()]
@@ -81,7 +81,7 @@ class GroupWriter:
         except sqlite3.Error as exc:
             self.healthy = False
             self._roll_back(connection)
-            error = StoreUnavailable(f"the database says: {exc}")
+            error = StoreUnavailable()
             error.__cause__ = exc
             return [error] * len(steps)
         self.healthy = True

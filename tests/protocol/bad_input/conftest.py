@@ -15,13 +15,6 @@ from tests.protocol.talk import Talk, ok
 JSON = {"content-type": "application/json"}
 
 
-@pytest.fixture(scope="session")
-def http(url: str) -> Iterator[httpx.Client]:
-    """One client for all cases: what a refusal leaves behind on the connection would spoil the next case."""
-    with httpx.Client(base_url=url, timeout=30) as client:
-        yield client
-
-
 @contextmanager
 def unharmed(talk: Talk) -> Iterator[None]:
     """Bad input is sent in the block; afterwards all is as it was before, and the session works."""

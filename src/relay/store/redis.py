@@ -1,0 +1,331 @@
+"""The store for several instances: Redis (6.2 or newer) or Valkey. What is promised lasts as long as Redis keeps it.
+
+Every step that must be atomic is a script in `lua/`; this module says what its answers mean. Keys, where {sid} keeps
+all keys of a session in one hash slot:
+
+    relay:{sid}:meta     hash    e epoch, s last seq, f floor, b bytes in the log, c created_ms, a active_ms,
+                                 l the first epoch ("life"), r set once the session is on the list below
+    relay:{sid}:log      stream  id <seq>-0: k kind, t ts, d data
+    relay:{sid}:ids      hash    p:<client_msg_id> → seq, a:<assistant_msg_id> → fingerprint
+    relay:{sid}:pending  hash    client_msg_id → seq, ts and data: apart from the log, so that trimming loses no work
+    relay:{sid}:times    list    the ts of each entry of the log: to find those after some time without reading all
+    relay:sessions       zset    <life>:<sid>, in order of creation, see redis_sessions.py
+    relay:events         channel what was kept, see redis_events.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from relay.errors import (
+    PromptNotFound,
+    SessionNotFound,
+    StartupError,
+    StoreUnavailable,
+    TooManyPending,
+    TooManySessions,
+)
+from relay.models import MessageType, Number
+from relay.store.base import (
+    TAIL_BYTES,
+    TAIL_MESSAGES,
+    Entry,
+    HistoryPage,
+    Listener,
+    LogPage,
+    NewEntry,
+    Outcome,
+    Position,
+    SessionRecord,
+    SessionRecordPage,
+    StoreLimits,
+)
+from relay.store.redis_cluster import ClusterLink
+from relay.store.redis_events import (
+    INLINE_BYTES,
+    KINDS,
+    Events,
+    deletion,
+    entry_head,
+    entry_tail,
+    number,
+    number_text,
+)
+from relay.store.redis_link import Argument, Link, Reply, Script, ServerLink, check_server
+from relay.store.redis_sessions import AT_A_TIME, Name, SessionList
+from relay.store.redis_url import Topology, parse_redis_url
+
+OPEN_SECONDS = 5.0
+"""How long a server that is only just starting may take before we give up."""
+
+_BEYOND = 2**63
+"""A seq that no log reaches; Redis understands no larger one than twice that."""
+
+_ADD_PROMPT = Script("add_prompt", "keep")
+_ADD_RESPONSE = Script("add_response", "keep")
+_PENDING = Script("pending", writes=False)
+_READ = Script("read", writes=False)
+_RENEW_EPOCH = Script("renew_epoch")
+_HISTORY = Script("history", writes=False)
+_SESSION = Script("session", writes=False)
+_TOUCH = Script("touch")
+_DELETE = Script("delete")
+_COLLECT = Script("collect")
+_CHECK = Script("check")
+
+_OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
+
+T = TypeVar("T")
+
+
+class _Keys:
+    """The keys of one session."""
+
+    __slots__ = ("all", "log", "meta", "pending", "session", "times")
+
+    def __init__(self, prefix: str, session_id: str) -> None:
+        # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
+        tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+        base = f"{prefix}:{{{tag}}}:".encode()
+        self.session = session_id.encode()
+        self.meta = base + b"meta"
+        self.log = base + b"log"
+        self.pending = base + b"pending"
+        self.times = base + b"times"
+        self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
+
+
+class RedisStore:
+    """See `Store` for what it promises, with one reservation.
+
+    A write that raises StoreUnavailable may have been kept all the same, as a whole: its reply was lost, or fewer
+    than `wait_replicas` have confirmed it in time. It is announced then, and repeating it is safe: its id tells.
+    `store_max_bytes` is not for this store; the server has a bound of its own, `maxmemory`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        limits: StoreLimits,
+        *,
+        wait_replicas: int = 0,
+        prefix: str = "relay",
+        probe_seconds: float = 5.0,
+        new_epoch: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        """Raises StartupError if the URL is wrong. Nothing is connected before `open`."""
+        self._address = parse_redis_url(url)
+        self._limits = limits
+        self._wait_replicas = wait_replicas
+        self._prefix = prefix
+        self._probe_seconds = probe_seconds
+        self._new_epoch = new_epoch
+        self._max_messages = limits.history_max_messages if limits.history else TAIL_MESSAGES
+        self._max_bytes = limits.history_max_bytes if limits.history else TAIL_BYTES
+        self._link: Link
+        self._events: Events
+        self._list: SessionList
+
+    async def open(self, listener: Listener) -> None:
+        """See `Store`. Raises StartupError if there is no Redis, or one that is too old."""
+        kind = ClusterLink if self._address.topology is Topology.CLUSTER else ServerLink
+        self._link = kind(self._address, wait_replicas=self._wait_replicas)
+        self._list = SessionList(self._link, f"{self._prefix}:sessions".encode())
+        # Announcements know no databases: those of another one would be heard on the same channel.
+        channel = f"{self._prefix}:events" + (f":{self._address.db}" if self._address.db else "")
+        self._events = Events(self._link, channel, listener, self._fetch, probe_seconds=self._probe_seconds)
+        try:
+            await self._events.start(OPEN_SECONDS)
+            await check_server(self._link)
+        except StoreUnavailable as exc:
+            await self.close()
+            raise StartupError(f"RELAY_STORE_URL: no Redis answers at {self._address.name}: {exc.__cause__}") from exc
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._events.stop()
+        await self._link.close()
+
+    async def check(self) -> None:
+        """See `Store`. Announcements have to arrive too: without them nobody would be told of anything."""
+        if not self._events.hears:
+            raise StoreUnavailable from self._events.last_error
+        await asyncio.gather(self._link.ping(), self._link.run(_CHECK, (f"{self._prefix}:check".encode(),)))
+
+    async def add_prompt(self, entry: NewEntry) -> Outcome:
+        """See `Store`. Sessions created at the very same moment may pass the bound of sessions together."""
+        most_pending = self._limits.max_pending_per_session
+        answer = await self._keep(_ADD_PROMPT, entry, b"", most_pending)
+        if answer == b"new":
+            if await self._list.count() >= self._limits.max_sessions:
+                raise TooManySessions(f"this server holds at most {self._limits.max_sessions} sessions")
+            answer = await self._keep(_ADD_PROMPT, entry, self._new_epoch(), most_pending)
+        if answer == b"too many pending":
+            raise TooManyPending(f"this session holds at most {most_pending} unanswered prompts")
+        return _OUTCOMES[answer]
+
+    async def add_response(self, entry: NewEntry) -> Outcome:
+        answer = await self._keep(_ADD_RESPONSE, entry, entry.client_msg_id, entry.fingerprint)
+        if answer == b"no session":
+            raise SessionNotFound
+        if answer == b"no prompt":
+            raise PromptNotFound
+        return _OUTCOMES[answer]
+
+    async def pending(self, session_id: str) -> Sequence[Entry]:
+        keys = self._keys(session_id)
+        prompts = _found(await self._link.run(_PENDING, (keys.meta, keys.pending)))
+        return sorted((_pending_entry(prompt) for prompt in prompts), key=lambda entry: entry.seq)
+
+    async def head(self, session_id: str) -> Position | None:
+        meta = self._keys(session_id).meta
+        epoch, seq = await self._link.command(meta, b"HMGET", meta, b"e", b"s")
+        return None if epoch is None else Position(epoch.decode(), int(seq))
+
+    async def read(self, session_id: str, after: int, *, limit: int, max_bytes: int) -> LogPage:
+        keys = self._keys(session_id)
+        first = min(after + 1, _BEYOND)
+        reply = await self._link.run(_READ, (keys.meta, keys.log), f"{first}-0", limit, max_bytes)
+        epoch, floor, entries = _found(reply)
+        return LogPage(epoch.decode(), int(floor), _entries(entries))
+
+    async def renew_epoch(self, session_id: str, epoch: str) -> None:
+        meta = self._keys(session_id).meta
+        if not await self._link.run(_RENEW_EPOCH, (meta,), epoch, self._new_epoch()):
+            raise SessionNotFound
+
+    async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
+        keys = self._keys(session_id)
+        if not self._limits.history:
+            _found(await self._session(session_id))
+            return HistoryPage(0, [])
+        after = b"" if since is None else number_text(since)
+        reply = await self._link.run(_HISTORY, (keys.meta, keys.log, keys.times), limit, offset, after)
+        total, entries = _found(reply)
+        return HistoryPage(total, _entries(entries))
+
+    async def session(self, session_id: str) -> SessionRecord:
+        return _record(session_id, _found(await self._session(session_id)))
+
+    async def sessions(self, *, limit: int, offset: int) -> SessionRecordPage:
+        while True:
+            total, names = await asyncio.gather(self._list.count(), self._list.names(offset, offset + limit - 1))
+            replies = await _in_turn(self._session(name.session_id) for name in names)
+            listed = list(zip(names, replies, strict=True))
+            gone = [name for name, reply in listed if reply is None or reply[0] != name.life]
+            if not gone:
+                return SessionRecordPage(total, [_record(name.session_id, reply) for name, reply in listed])
+            await self._list.remove(gone)
+
+    async def touch(self, used_ms: Mapping[str, int]) -> None:
+        metas = ((self._keys(session_id).meta, at_ms) for session_id, at_ms in used_ms.items())
+        await _in_turn(self._link.run(_TOUCH, (meta,), at_ms) for meta, at_ms in metas)
+
+    async def delete_session(self, session_id: str) -> None:
+        keys = self._keys(session_id)
+        tag = self._events.new_tag()
+        reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, keys.session))
+        life = _found(reply)
+        self._events.session_deleted(tag, session_id)
+        with suppress(StoreUnavailable):  # it is gone; its name is dropped by whoever meets it
+            await self._list.remove([Name(life, session_id)])
+
+    async def collect_idle(self, idle_since_ms: int, *, keep: Collection[str]) -> Sequence[str]:
+        names = [name for name in await self._list.names(0, -1) if name.session_id not in keep]
+        answers = await _in_turn(self._collect(name, idle_since_ms) for name in names)
+        judged = list(zip(names, answers, strict=True))
+        await self._list.remove([name for name, answer in judged if answer != b"kept"])
+        return [name.session_id for name, answer in judged if answer == b"deleted"]
+
+    # How the above is done
+
+    def _keys(self, session_id: str) -> _Keys:
+        return _Keys(self._prefix, session_id)
+
+    async def _keep(self, script: Script, entry: NewEntry, *more: Argument) -> bytes:
+        keys = self._keys(entry.session_id)
+        tag = self._events.new_tag()
+        inline = len(entry.data) <= INLINE_BYTES
+        answer, unregistered, *place = await self._link.run(
+            script,
+            keys.all,
+            entry.message_id,
+            number_text(entry.ts),
+            entry.data,
+            entry.now_ms,
+            self._max_messages,
+            self._max_bytes,
+            self._events.channel,
+            entry_head(tag),
+            entry_tail(keys.session, entry.kind, entry.ts, inline=inline),
+            int(inline),
+            int(self._wait_replicas > 0),
+            *more,
+        )
+        if place:
+            epoch, seq = place
+            kept = Entry(seq, entry.kind, entry.ts, entry.data)
+            self._events.entry_added(tag, entry.session_id, epoch.decode(), kept)
+        if unregistered:
+            with suppress(StoreUnavailable):  # the message is kept; the next one will find this still to be done
+                await self._list.add(Name(unregistered, entry.session_id), keys.meta)
+        return bytes(answer)
+
+    def _session(self, session_id: str) -> Awaitable[Reply]:
+        keys = self._keys(session_id)
+        return self._link.run(_SESSION, (keys.meta, keys.log, keys.pending))
+
+    async def _collect(self, name: Name, idle_since_ms: int) -> bytes:
+        keys = self._keys(name.session_id)
+        tag = self._events.new_tag()
+        announcement = deletion(tag, keys.session)
+        reply = await self._link.run(_COLLECT, keys.all, self._events.channel, announcement, name.life, idle_since_ms)
+        if reply == b"deleted":
+            self._events.session_deleted(tag, name.session_id)
+        return bytes(reply)
+
+    async def _fetch(self, session_id: str, seq: int) -> tuple[str, Entry] | None:
+        """An entry that was announced without its data; None if it is no longer there."""
+        with suppress(SessionNotFound):
+            page = await self.read(session_id, seq - 1, limit=1, max_bytes=0)
+            if page.entries and page.entries[0].seq == seq:
+                return page.epoch, page.entries[0]
+        return None
+
+
+def _found(reply: Reply) -> Any:
+    """What a script found; raises SessionNotFound if it found no session."""
+    if reply is None:
+        raise SessionNotFound
+    return reply
+
+
+def _entries(replies: Iterable[Sequence[Any]]) -> list[Entry]:
+    """Entries of the stream: [id, [k, kind, t, ts, d, data]]."""
+    return [Entry(int(entry_id[:-2]), KINDS[fields[1]], number(fields[3]), fields[5]) for entry_id, fields in replies]
+
+
+def _pending_entry(value: bytes) -> Entry:
+    seq, ts, data = value.split(b" ", 2)
+    return Entry(int(seq), MessageType.PROMPT, number(ts), data)
+
+
+def _record(session_id: str, reply: Sequence[Any]) -> SessionRecord:
+    _, created_ms, active_ms, messages, pending = reply
+    return SessionRecord(session_id, int(created_ms), int(active_ms), messages, pending)
+
+
+async def _in_turn(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of many calls, of which only some are under way at any time."""
+    results: list[T] = []
+    waiting = iter(calls)
+    while some := list(islice(waiting, AT_A_TIME)):
+        results += await asyncio.gather(*some)
+    return results
