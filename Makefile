@@ -24,7 +24,7 @@ run: $(VENV)/.run
 	@$(BIN)/relay serve
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
