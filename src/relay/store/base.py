@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from relay.errors import TooManyPending, TooManySessions
 from relay.models import MessageType, Number
 
 
@@ -89,6 +90,11 @@ class SessionRecordPage(msgspec.Struct, frozen=True):
     records: Sequence[SessionRecord]
 
 
+TAIL_MESSAGES = 256
+TAIL_BYTES = 1024**2
+"""With history off the log still keeps so much, for a client that falls behind for a moment."""
+
+
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds a store keeps to."""
 
@@ -99,10 +105,23 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_sessions: int
     store_max_bytes: int
 
+    @property
+    def log_messages(self) -> int:
+        """How many entries a log keeps."""
+        return self.history_max_messages if self.history else TAIL_MESSAGES
 
-TAIL_MESSAGES = 256
-TAIL_BYTES = 1024**2
-"""With history off the log still keeps so much, for a client that falls behind for a moment."""
+    @property
+    def log_bytes(self) -> int:
+        """How many bytes a log keeps."""
+        return self.history_max_bytes if self.history else TAIL_BYTES
+
+    def too_many_sessions(self) -> TooManySessions:
+        """The refusal of one more session."""
+        return TooManySessions(f"this server holds at most {self.max_sessions} sessions")
+
+    def too_many_pending(self) -> TooManyPending:
+        """The refusal of one more prompt."""
+        return TooManyPending(f"this session holds at most {self.max_pending_per_session} unanswered prompts")
 
 
 class Listener(Protocol):

@@ -13,13 +13,9 @@ from relay.errors import (
     PromptNotFound,
     SessionNotFound,
     StoreFull,
-    TooManyPending,
-    TooManySessions,
 )
 from relay.models import Number
 from relay.store.base import (
-    TAIL_BYTES,
-    TAIL_MESSAGES,
     Entry,
     HistoryPage,
     Listener,
@@ -99,8 +95,8 @@ class MemoryStore:
     def __init__(self, limits: StoreLimits, *, new_epoch: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
         self._limits = limits
         self._new_epoch = new_epoch
-        self._max_messages = limits.history_max_messages if limits.history else TAIL_MESSAGES
-        self._max_bytes = limits.history_max_bytes if limits.history else TAIL_BYTES
+        self._max_messages = limits.log_messages
+        self._max_bytes = limits.log_bytes
         self._sessions: dict[str, _Session] = {}
         self._bytes = 0
         self._listener: Listener
@@ -118,7 +114,7 @@ class MemoryStore:
         session = self._sessions.get(entry.session_id)
         if session is None:
             if len(self._sessions) >= self._limits.max_sessions:
-                raise TooManySessions(f"this server holds at most {self._limits.max_sessions} sessions")
+                raise self._limits.too_many_sessions()
             size = _SESSION_BYTES + _CHARACTER_BYTES * len(entry.session_id)
             self._make_room(entry, size)
             session = self._sessions[entry.session_id] = _Session(self._new_epoch(), entry.now_ms)
@@ -126,9 +122,7 @@ class MemoryStore:
         elif entry.message_id in session.prompts:
             return Outcome.DUPLICATE
         elif len(session.pending) >= self._limits.max_pending_per_session:
-            raise TooManyPending(
-                f"this session holds at most {self._limits.max_pending_per_session} unanswered prompts"
-            )
+            raise self._limits.too_many_pending()
         else:
             self._make_room(entry)
         kept = self._keep(session, entry)

@@ -27,13 +27,9 @@ from relay.errors import (
     SessionNotFound,
     StartupError,
     StoreUnavailable,
-    TooManyPending,
-    TooManySessions,
 )
 from relay.models import MessageType, Number
 from relay.store.base import (
-    TAIL_BYTES,
-    TAIL_MESSAGES,
     Entry,
     HistoryPage,
     Listener,
@@ -125,8 +121,8 @@ class RedisStore:
         self._prefix = prefix
         self._probe_seconds = probe_seconds
         self._new_epoch = new_epoch
-        self._max_messages = limits.history_max_messages if limits.history else TAIL_MESSAGES
-        self._max_bytes = limits.history_max_bytes if limits.history else TAIL_BYTES
+        self._max_messages = limits.log_messages
+        self._max_bytes = limits.log_bytes
         self._link: Link
         self._events: Events
         self._list: SessionList
@@ -165,10 +161,10 @@ class RedisStore:
         answer = await self._keep(_ADD_PROMPT, entry, b"", most_pending)
         if answer == b"new":
             if await self._list.count() >= self._limits.max_sessions:
-                raise TooManySessions(f"this server holds at most {self._limits.max_sessions} sessions")
+                raise self._limits.too_many_sessions()
             answer = await self._keep(_ADD_PROMPT, entry, self._new_epoch(), most_pending)
         if answer == b"too many pending":
-            raise TooManyPending(f"this session holds at most {most_pending} unanswered prompts")
+            raise self._limits.too_many_pending()
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:

@@ -15,11 +15,9 @@ from typing import Any, TypeVar
 
 import aiosqlite
 
-from relay.errors import PromptNotFound, SessionNotFound, StoreUnavailable, TooManyPending, TooManySessions
+from relay.errors import PromptNotFound, SessionNotFound, StoreUnavailable
 from relay.models import MAX_TEXT_BYTES, MessageType, Number
 from relay.store.base import (
-    TAIL_BYTES,
-    TAIL_MESSAGES,
     Entry,
     HistoryPage,
     Listener,
@@ -65,8 +63,8 @@ class SqliteStore:
         self._path = path
         self._limits = limits
         self._new_epoch = new_epoch
-        self._max_messages = limits.history_max_messages if limits.history else TAIL_MESSAGES
-        self._max_bytes = limits.history_max_bytes if limits.history else TAIL_BYTES
+        self._max_messages = limits.log_messages
+        self._max_bytes = limits.log_bytes
         self._lock = FileLock(path)
         self._sessions = 0  # how many there are; only the writer's thread touches it
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
@@ -122,9 +120,7 @@ class SqliteStore:
             if _known(db, row[0], MessageType.PROMPT, new.message_id):
                 return Outcome.DUPLICATE, row[1], None
             if row[5] >= self._limits.max_pending_per_session:
-                raise TooManyPending(
-                    f"this session holds at most {self._limits.max_pending_per_session} unanswered prompts"
-                )
+                raise self._limits.too_many_pending()
         db.execute("INSERT INTO pending (session, seq) VALUES (?, ?)", (row[0], row[2] + 1))
         return Outcome.KEPT, row[1], self._append(db, row, new, pending=row[5] + 1)
 
@@ -145,7 +141,7 @@ class SqliteStore:
 
     def _create(self, db: sqlite3.Connection, new: NewEntry) -> tuple[Any, ...]:
         if self._sessions >= self._limits.max_sessions:
-            raise TooManySessions(f"this server holds at most {self._limits.max_sessions} sessions")
+            raise self._limits.too_many_sessions()
         self._sessions += 1
         epoch = self._new_epoch()
         created = db.execute(
