@@ -225,6 +225,27 @@ def test_after_the_store_was_away_nobody_is_live_until_the_log_is_trusted_again(
     assert texts(client) == framed(3)
 
 
+def test_another_entry_under_an_old_number_raises_doubt_but_an_echo_does_not() -> None:
+    hub = make_hub()
+    client = joined(hub)
+    for seq in (1, 2, 3, 2, 1):
+        hub.entry_added("s1", "e1", answer(seq))
+    assert hub.doubted("s1") is None
+    assert client.live
+    hub.entry_added("s1", "e1", Entry(2, MessageType.ASSISTANT, 0, b"written anew"))
+    doubt = hub.doubted("s1")
+    assert doubt is not None
+    assert (doubt.seq, doubt.data, client.live) == (3, b"a3", False)
+
+
+def test_what_is_remembered_of_announcements_is_bounded() -> None:
+    hub = make_hub()
+    joined(hub)
+    for seq in range(1, 1000):
+        hub.entry_added("s1", "e1", answer(seq))
+    assert len(hub._channels["s1"].heard) == 64
+
+
 def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
     hub = make_hub()
     client = joined(hub)

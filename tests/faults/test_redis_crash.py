@@ -242,3 +242,31 @@ def test_a_sentinel_failover(tmp_path: Path, wait_replicas: int) -> None:
         check([server.url], ledgers)
         settle(server.url, ledgers)
         check([server.url], ledgers)
+
+
+def test_a_redis_that_comes_back_with_less_gives_the_log_a_new_epoch_and_nothing_new_is_missed(tmp_path: Path) -> None:
+    """What a failover to a replica that lagged behind does: the end of the log is gone, its numbers are used again."""
+    with (
+        redis_server(tmp_path) as redis,
+        running("serve", store_url=redis.url) as server,
+        httpx.Client(base_url=server.url, timeout=20) as http,
+    ):
+        talk = Talk(http, "s1")
+        client_msg_id = talk.prompt()
+        listener = Listener(server.url, "s1")
+        kept = [talk.respond(client_msg_id, f"kept {n}") for n in range(5)]
+        redis.ask("SAVE")
+        epoch = redis.ask("HGET", "relay:{s1}:meta", "e")
+        lost = [talk.respond(client_msg_id, f"lost {n}") for n in range(5)]
+        wait_until(lambda: listener.ids == kept + lost)
+        redis.restart()
+        wait_until(lambda: talk.post_prompt(client_msg_id="after").status_code == 200)
+        new = [talk.respond("after", f"new {n}") for n in range(8)]
+        wait_until(lambda: set(new) <= set(listener.ids))
+        listener.stop()
+        assert listener.connections == 1
+        assert redis.ask("HGET", "relay:{s1}:meta", "e") != epoch
+        assert [m["data"].get("assistant_msg_id") for m in talk.messages()["messages"]][1:6] == kept
+        arrived = listener.ids[10:]
+        assert [answer for answer in arrived if answer in new] == new, "each once and in order"
+        assert set(arrived) <= {*kept, *new}

@@ -27,6 +27,9 @@ from relay.models import MessageType
 from relay.store.base import Entry
 from relay.wire import message_frame
 
+REMEMBERED = 64
+"""So many announced entries are remembered by their hash."""
+
 
 class Doubt(msgspec.Struct, frozen=True):
     """A place that a log was known to reach, and the message there if it was heard."""
@@ -72,7 +75,7 @@ class Waiter:
 class _Channel:
     """The listeners of one session and the place in its log that the live ones have reached."""
 
-    __slots__ = ("doubtful", "epoch", "last", "seq", "subscribers", "waiters")
+    __slots__ = ("doubtful", "epoch", "heard", "last", "seq", "subscribers", "waiters")
 
     def __init__(self) -> None:
         self.epoch: str | None = None
@@ -81,6 +84,8 @@ class _Channel:
         """The entry at `seq`, if it was announced."""
         self.doubtful = False
         """Whether the log may no longer be the one of which this was announced."""
+        self.heard: dict[int, int] = {}
+        """A hash of each of the last entries that were announced, by seq: an echo can be told from a rewritten log."""
         self.subscribers: set[Subscriber] = set()
         self.waiters: set[Waiter] = set()
 
@@ -111,16 +116,19 @@ class Hub:
             if entry.kind is MessageType.ASSISTANT and channel.subscribers:
                 self._fan_out(channel, entry)
         elif epoch == channel.epoch and entry.seq <= channel.seq:
-            return  # heard before
+            if channel.heard.get(entry.seq) != hash(entry.data):
+                self._doubt(channel)  # late, or another entry under an old number: the log will tell
+            return
         else:
             self._send_back_to_log(channel)
         channel.epoch, channel.seq, channel.last = epoch, entry.seq, entry
+        channel.heard[entry.seq] = hash(entry.data)
+        channel.heard.pop(entry.seq - REMEMBERED, None)
 
     def announcements_lost(self) -> None:
         self._observer.announcements_lost()
         for channel in self._channels.values():
-            channel.doubtful = channel.epoch is not None
-            self._send_back_to_log(channel)
+            self._doubt(channel)
             for waiter in channel.waiters:
                 waiter.wake(WakeCause.SAFETY)
 
@@ -134,6 +142,7 @@ class Hub:
         for subscriber in channel.subscribers:
             subscriber.close(CLOSE_SESSION_DELETED, "session deleted")
         channel.epoch, channel.seq, channel.last, channel.doubtful = None, 0, None, False
+        channel.heard.clear()
 
     # Polls
 
@@ -194,6 +203,7 @@ class Hub:
             # The first to come, or the log began anew and its beginning was not heard: nobody is live in it yet.
             self._send_back_to_log(channel)
             channel.epoch, channel.seq, channel.last = subscriber.epoch, subscriber.position, None
+            channel.heard.clear()
         elif channel.seq > subscriber.position:
             return False
         elif channel.seq < subscriber.position and not any(other.live for other in channel.subscribers):
@@ -258,6 +268,10 @@ class Hub:
                 self._observer.queue_overflowed(subscriber.session_id)
                 subscriber.fall_behind(channel.epoch, channel.seq)
         self._observer.fanned_out(time.perf_counter() - began)
+
+    def _doubt(self, channel: _Channel) -> None:
+        channel.doubtful = channel.epoch is not None
+        self._send_back_to_log(channel)
 
     def _send_back_to_log(self, channel: _Channel) -> None:
         for subscriber in channel.subscribers:
