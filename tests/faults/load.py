@@ -12,6 +12,9 @@ import httpx2 as httpx
 
 from tests.protocol.talk import Talk
 
+ROOM = {"max_pending_per_session": 1_000_000, "history_max_messages": 10_000_000, "history_max_bytes": 2**40}
+"""Settings under which a long load meets no bound, and its whole history can be checked."""
+
 
 @dataclass
 class Ledger:

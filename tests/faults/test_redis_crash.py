@@ -15,7 +15,7 @@ import httpx2 as httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.faults.load import Ledger, acknowledged, writing
+from tests.faults.load import ROOM, Ledger, acknowledged, writing
 from tests.protocol.talk import Talk, wait_until
 from tests.serving import Server, running
 from tests.store.redis_server import RedisServer, replicated
@@ -87,7 +87,7 @@ def test_kill_9_of_the_relay_under_eight_writers_loses_nothing_acknowledged(tmp_
     moments = random.Random(2)
     with redis_server(tmp_path, *AOF) as redis:
         for _ in range(ROUNDS):
-            with running("serve", store_url=redis.url) as server:
+            with running("serve", store_url=redis.url, **ROOM) as server:
                 check([server.url], ledgers)
                 settle(server.url, ledgers)
                 check([server.url], ledgers)
@@ -106,7 +106,7 @@ def healthy(server: Server) -> bool:
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 def test_kill_9_and_restart_of_redis_under_load(tmp_path: Path) -> None:
     ledgers = [Ledger(f"s{n}") for n in range(8)]
-    with redis_server(tmp_path, *AOF) as redis, running("serve", store_url=redis.url) as server:
+    with redis_server(tmp_path, *AOF) as redis, running("serve", store_url=redis.url, **ROOM) as server:
         listeners = [Listener(server.url, ledger.session_id) for ledger in ledgers]
         with writing([server.url], ledgers):
             for _ in range(max(2, ROUNDS // 5)):

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from tests.faults.load import Ledger, acknowledged, writing
+from tests.faults.load import ROOM, Ledger, acknowledged, writing
 from tests.protocol.talk import Talk, assert_error, ok, wait_until
 from tests.serving import DOORS, ROOT, environment, running
 
@@ -26,7 +26,7 @@ def test_kill_9_under_eight_writers_loses_nothing_acknowledged(tmp_path: Path) -
     ledgers = [Ledger(f"s{n}") for n in range(8)]
     moments = random.Random(1)
     for _ in range(ROUNDS):
-        with running("serve", store_url=f"sqlite:///{path}") as server:
+        with running("serve", store_url=f"sqlite:///{path}", **ROOM) as server:
             with httpx.Client(base_url=server.url, timeout=20) as http:
                 for ledger in ledgers:
                     ledger.check(http)

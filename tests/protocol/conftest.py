@@ -36,7 +36,8 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def http(url: str) -> Iterator[httpx.Client]:
     """One HTTP client for all tests: what one of them leaves behind on the connection would spoil the next."""
-    with httpx.Client(base_url=url, timeout=30) as client:
+    # uvicorn closes a connection that was idle for 5 s, and so does httpx: whoever is second would lose a request.
+    with httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(keepalive_expiry=2)) as client:
         yield client
 
 

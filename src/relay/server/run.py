@@ -26,6 +26,9 @@ from relay.store import is_shared
 BACKLOG = 2048
 STOP_SECONDS = 6
 """After that, whoever still holds on is let go: the whole stop takes less than 10 s."""
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients and proxies keep an idle connection (httpx 5 s, nginx 60 s): they close it, not we, and no
+request is lost on one that was just closed."""
 AUTH_STATE = "none: whoever can reach this address can use it"
 
 
@@ -88,6 +91,7 @@ def _uvicorn_config(app: FastAPI | str, **more: Any) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
 
