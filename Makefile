@@ -14,7 +14,7 @@ help:  ## show this help
 	@echo "make run     set up and start the relay on http://127.0.0.1:8000"
 	@echo "make test    set up, check and run every test"
 	@echo "make check   format, lint, types, layers, generated docs in step"
-	@echo "make soak    crash tests, 200 rounds instead of 10: about half an hour"
+	@echo "make soak    crash tests, 200 rounds instead of 10: about ten minutes"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
 	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
@@ -34,7 +34,7 @@ check: $(VENV)/.dev
 	$(BIN)/python docs/generate.py --check
 
 soak: $(VENV)/.dev
-	RELAY_SOAK_ROUNDS=200 $(BIN)/pytest tests/faults
+	RELAY_SOAK_ROUNDS=200 $(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

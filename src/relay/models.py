@@ -99,7 +99,6 @@ def _finite(value: object) -> None:
 
 
 def _metadata(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-
     field = str(info.field_name)
     check_metadata_depth(value, field)
     _finite(value)

@@ -1,6 +1,6 @@
-"""How we read the specification where it is open: one test or more for each row of the table in docs/design.md.
+"""How we read the specification where it is open: one test or more for each row of the table in docs/protocol.md.
 
-Rows that need a setting are in tests/server/test_configured.py; those about bad input also in test_bad_input.py.
+Rows that need a setting are in tests/server/test_configured.py; those about bad input also in bad_input/.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from fastapi import WebSocket
@@ -148,18 +148,16 @@ class Sockets:
         try:
             async for frame in self._relay.follow(subscriber):
                 subscriber.writing_since = now()
-                await websocket.send_text(frame.text)
+                if not await _reached(websocket.send_text(frame.text)):
+                    return
                 subscriber.writing_since = None
-        except (WebSocketDisconnect, RuntimeError):
-            return  # gone; uvicorn raises RuntimeError if it has closed the connection itself
         except RelayError:
             subscriber.close(CLOSE_INTERNAL, "store unavailable")
         except Exception as error:
             self._telemetry.internal_error(error)
             subscriber.close(CLOSE_INTERNAL, "internal error")
         subscriber.writing_since = now()
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            await websocket.close(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason)
+        await _reached(websocket.close(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason))
 
     async def _hang_up(self, websocket: WebSocket, subscriber: Subscriber) -> None:
         """Close a connection whose peer does not read."""
@@ -167,8 +165,8 @@ class Sockets:
         if hang_up := websocket.scope.get("extensions", {}).get(HANG_UP):
             hang_up(code, reason)
             return
-        with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-            await asyncio.wait_for(websocket.close(code, reason), STALLED_CLOSE_SECONDS)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_reached(websocket.close(code, reason)), STALLED_CLOSE_SECONDS)
 
     async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a WebSocket to a path where there is none."""
@@ -190,3 +188,12 @@ class Sockets:
             await send_answer(error_answer(error), send_as_denial)
         else:
             await send({"type": "websocket.close", "code": 4000 + error.status, "reason": error.error})
+
+
+async def _reached(sending: Awaitable[None]) -> bool:
+    """Whether the client was still there. uvicorn raises RuntimeError if it has closed the connection itself."""
+    try:
+        await sending
+    except (WebSocketDisconnect, RuntimeError):
+        return False
+    return True
