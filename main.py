@@ -2,7 +2,7 @@
 
 import sys
 
-from relay.config import load_settings, requested_workers
+from relay.environment import load_settings, requested_workers
 from relay.errors import StartupError
 from relay.server.app import create_app
 from relay.server.run import refuse_several_processes

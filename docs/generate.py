@@ -10,8 +10,9 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from relay.cli import app as cli
-from relay.config import Settings, env_names
-from relay.errors import RelayError
+from relay.config import Settings
+from relay.environment import env_names
+from relay.errors import MissingField, RelayError
 from relay.server.app import create_app
 from relay.server.telemetry import EVENTS
 
@@ -56,7 +57,7 @@ def errors_page() -> str:
     for error in sorted(subclasses(RelayError), key=lambda error: (error.status, error.code.value)):
         if "code" not in vars(error):
             continue  # a group, or a special case of its parent
-        sentence = error.error if error.__init__ is RelayError.__init__ else "Missing required field: …"
+        sentence = "Missing required field: …" if error is MissingField else error.error
         meaning = (error.__doc__ or "").split("\n")[0]
         retry = f"{error.retry_after_seconds} s" if error.retry_after_seconds else ""
         rows.append(f"| `{error.code.value}` | {error.status} | {sentence} | {meaning} | {retry} |")

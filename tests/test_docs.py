@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from relay.config import Settings, env_names
+from relay.config import Settings
+from relay.environment import env_names
 from relay.errors import ErrorCode
 from relay.server.app import create_app
 from tests.protocol.talk import wait_until

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from relay import __version__
-from relay.config import LogFormat, LogLevel, as_environment, load_settings
+from relay.config import LogFormat, LogLevel
+from relay.environment import as_environment, load_settings
 from relay.errors import StartupError
 
 STARTUP_FAILURE = 3

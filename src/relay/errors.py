@@ -10,20 +10,29 @@
     │   ├── UpgradeRequired
     │   └── MessageTooLarge
     │       └── BodyTooLarge
+    ├── Unauthorized            401  say who you are
+    │   ├── TokenRequired
+    │   └── InvalidToken
+    ├── Forbidden               403  known, but not allowed this
+    │   └── OriginNotAllowed
     ├── NotFound                404  nothing there
     │   ├── SessionNotFound
     │   └── PromptNotFound
     ├── MethodNotAllowed        405
+    ├── RequestTimeout          408  the request did not arrive in time
     ├── ResponseConflict        409  the id is taken by something else
     ├── TooMany                 429  slow down and try again
     │   ├── TooManyPending
-    │   └── TooManyPolls
+    │   ├── TooManyPolls
+    │   ├── RateLimited
+    │   └── TooManyFailedLogins
     ├── HeadersTooLarge         431
     ├── Unavailable             503  not the caller's fault; try again
     │   ├── StoreUnavailable
     │   ├── StoreFull
     │   ├── TooManySessions
     │   ├── TooManySubscribers
+    │   ├── TooManyConnections
     │   └── Draining
     └── InternalError           500  a bug of ours; tells nothing of the inside
 
@@ -35,6 +44,7 @@ Codes are a promise to programs and never change; sentences are for people and m
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import ClassVar
 
@@ -50,19 +60,27 @@ class ErrorCode(str, Enum):
     UNSUPPORTED_CONTENT_TYPE = "unsupported_content_type"
     UPGRADE_REQUIRED = "upgrade_required"
     MESSAGE_TOO_LARGE = "message_too_large"
+    TOKEN_REQUIRED = "token_required"  # noqa: S105
+    INVALID_TOKEN = "invalid_token"  # noqa: S105
+    FORBIDDEN = "forbidden"
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     NOT_FOUND = "not_found"
     SESSION_NOT_FOUND = "session_not_found"
     PROMPT_NOT_FOUND = "prompt_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    REQUEST_TIMEOUT = "request_timeout"
     RESPONSE_CONFLICT = "response_conflict"
     TOO_MANY_PENDING = "too_many_pending"
     TOO_MANY_POLLS = "too_many_polls"
+    RATE_LIMITED = "rate_limited"
+    TOO_MANY_FAILED_LOGINS = "too_many_failed_logins"
     HEADERS_TOO_LARGE = "headers_too_large"
     INTERNAL = "internal"
     STORE_UNAVAILABLE = "store_unavailable"
     STORE_FULL = "store_full"
     TOO_MANY_SESSIONS = "too_many_sessions"
     TOO_MANY_SUBSCRIBERS = "too_many_subscribers"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     DRAINING = "draining"
 
 
@@ -72,7 +90,7 @@ class RelayError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
     error: str = "Internal server error"
-    retry_after_seconds: ClassVar[int | None] = None
+    retry_after_seconds: int | None = None
 
     def __init__(self, details: str | None = None) -> None:
         super().__init__(details or self.error)
@@ -151,6 +169,41 @@ class BodyTooLarge(MessageTooLarge):
     """Refused before the whole body was read, so the connection cannot be used again."""
 
 
+class Unauthorized(RelayError):
+    """Nobody knows who is asking."""
+
+    status = 401
+
+
+class TokenRequired(Unauthorized):
+    """This address is served only to callers with a token."""
+
+    code = ErrorCode.TOKEN_REQUIRED
+    error = "Authentication required"
+
+
+class InvalidToken(Unauthorized):
+    """The token, or the ticket, is unknown, expired, used up or not yet valid."""
+
+    code = ErrorCode.INVALID_TOKEN
+    error = "Invalid token"
+
+
+class Forbidden(RelayError):
+    """The token is good, but its role or its sessions do not allow this."""
+
+    status = 403
+    code = ErrorCode.FORBIDDEN
+    error = "Not allowed with this token"
+
+
+class OriginNotAllowed(Forbidden):
+    """A web page of another site may not do this."""
+
+    code = ErrorCode.ORIGIN_NOT_ALLOWED
+    error = "Origin not allowed"
+
+
 class NotFound(RelayError):
     """Nothing is served under this path."""
 
@@ -181,6 +234,14 @@ class MethodNotAllowed(RelayError):
     error = "Method not allowed"
 
 
+class RequestTimeout(RelayError):
+    """The request did not arrive in time."""
+
+    status = 408
+    code = ErrorCode.REQUEST_TIMEOUT
+    error = "Request timeout"
+
+
 class ResponseConflict(RelayError):
     """This assistant_msg_id was already used for a different response."""
 
@@ -208,6 +269,24 @@ class TooManyPolls(TooMany):
 
     code = ErrorCode.TOO_MANY_POLLS
     error = "Too many waiting polls"
+
+
+class RateLimited(TooMany):
+    """More requests per second than one token, or one address, may make."""
+
+    code = ErrorCode.RATE_LIMITED
+    error = "Rate limit exceeded"
+
+    def __init__(self, details: str, wait_seconds: float) -> None:
+        super().__init__(details)
+        self.retry_after_seconds = max(1, math.ceil(wait_seconds))
+
+
+class TooManyFailedLogins(RateLimited):
+    """More refused tokens than one address may try."""
+
+    code = ErrorCode.TOO_MANY_FAILED_LOGINS
+    error = "Too many failed logins"
 
 
 class HeadersTooLarge(RelayError):
@@ -262,6 +341,13 @@ class TooManySubscribers(Unavailable):
     code = ErrorCode.TOO_MANY_SUBSCRIBERS
     error = "Too many connected clients"
     retry_after_seconds = 5
+
+
+class TooManyConnections(Unavailable):
+    """The process has as many connections as it may have."""
+
+    code = ErrorCode.TOO_MANY_CONNECTIONS
+    error = "Too many connections"
 
 
 class Draining(Unavailable):

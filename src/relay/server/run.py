@@ -15,7 +15,8 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from relay import __version__
-from relay.config import Settings, unknown_names
+from relay.config import Settings
+from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
 from relay.server.protocols import HttpProtocol, WebSocketProtocol
