@@ -19,8 +19,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from relay.errors import (
     PromptNotFound,
@@ -53,7 +52,7 @@ from relay.store.redis_events import (
     number_text,
 )
 from relay.store.redis_link import Argument, Link, Reply, Script, ServerLink, check_server
-from relay.store.redis_sessions import AT_A_TIME, Name, SessionList
+from relay.store.redis_sessions import Keys, Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
 
 OPEN_SECONDS = 5.0
@@ -75,25 +74,6 @@ _COLLECT = Script("collect")
 _CHECK = Script("check")
 
 _OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
-
-T = TypeVar("T")
-
-
-class _Keys:
-    """The keys of one session."""
-
-    __slots__ = ("all", "log", "meta", "pending", "session", "times")
-
-    def __init__(self, prefix: str, session_id: str) -> None:
-        # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
-        tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-        base = f"{prefix}:{{{tag}}}:".encode()
-        self.session = session_id.encode()
-        self.meta = base + b"meta"
-        self.log = base + b"log"
-        self.pending = base + b"pending"
-        self.times = base + b"times"
-        self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
 
 
 class RedisStore:
@@ -213,7 +193,7 @@ class RedisStore:
     async def sessions(self, *, limit: int, offset: int) -> SessionRecordPage:
         while True:
             total, names = await asyncio.gather(self._list.count(), self._list.names(offset, offset + limit - 1))
-            replies = await _in_turn(self._session(name.session_id) for name in names)
+            replies = await in_turn(self._session(name.session_id) for name in names)
             listed = list(zip(names, replies, strict=True))
             gone = [name for name, reply in listed if reply is None or reply[0] != name.life]
             if not gone:
@@ -222,7 +202,7 @@ class RedisStore:
 
     async def touch(self, used_ms: Mapping[str, int]) -> None:
         metas = ((self._keys(session_id).meta, at_ms) for session_id, at_ms in used_ms.items())
-        await _in_turn(self._link.run(_TOUCH, (meta,), at_ms) for meta, at_ms in metas)
+        await in_turn(self._link.run(_TOUCH, (meta,), at_ms) for meta, at_ms in metas)
 
     async def delete_session(self, session_id: str) -> None:
         keys = self._keys(session_id)
@@ -235,15 +215,15 @@ class RedisStore:
 
     async def collect_idle(self, idle_since_ms: int, *, keep: Collection[str]) -> Sequence[str]:
         names = [name for name in await self._list.names(0, -1) if name.session_id not in keep]
-        answers = await _in_turn(self._collect(name, idle_since_ms) for name in names)
+        answers = await in_turn(self._collect(name, idle_since_ms) for name in names)
         judged = list(zip(names, answers, strict=True))
         await self._list.remove([name for name, answer in judged if answer != b"kept"])
         return [name.session_id for name, answer in judged if answer == b"deleted"]
 
     # How the above is done
 
-    def _keys(self, session_id: str) -> _Keys:
-        return _Keys(self._prefix, session_id)
+    def _keys(self, session_id: str) -> Keys:
+        return Keys(self._prefix, session_id)
 
     async def _keep(self, script: Script, entry: NewEntry, *more: Argument) -> bytes:
         keys = self._keys(entry.session_id)
@@ -316,12 +296,3 @@ def _pending_entry(value: bytes) -> Entry:
 def _record(session_id: str, reply: Sequence[Any]) -> SessionRecord:
     _, created_ms, active_ms, messages, pending = reply
     return SessionRecord(session_id, int(created_ms), int(active_ms), messages, pending)
-
-
-async def _in_turn(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """The results of many calls, of which only some are under way at any time."""
-    results: list[T] = []
-    waiting = iter(calls)
-    while some := list(islice(waiting, AT_A_TIME)):
-        results += await asyncio.gather(*some)
-    return results

@@ -1,12 +1,15 @@
-"""The list of all sessions in Redis, in the order of their creation.
+"""Sessions in Redis: the keys of one, and the list of all in the order of their creation.
 
-It has a slot of its own, so it cannot be written in the same step as a session. A session that is not on it, because
-an instance died in between, is put there by the next write; a name on it without a session is dropped when met.
+The list has a slot of its own, so it cannot be written in the same step as a session. A session that is not on it,
+because an instance died in between, is put there by the next write; a name on it without a session is dropped when met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +20,25 @@ AT_A_TIME = 500
 
 _REGISTER = Script("register")
 _REGISTERED = Script("registered")
+
+T = TypeVar("T")
+
+
+class Keys:
+    """The keys of one session."""
+
+    __slots__ = ("all", "log", "meta", "pending", "session", "times")
+
+    def __init__(self, prefix: str, session_id: str) -> None:
+        # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
+        tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+        base = f"{prefix}:{{{tag}}}:".encode()
+        self.session = session_id.encode()
+        self.meta = base + b"meta"
+        self.log = base + b"log"
+        self.pending = base + b"pending"
+        self.times = base + b"times"
+        self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):
@@ -64,3 +86,12 @@ class SessionList:
         for start in range(0, len(names), AT_A_TIME):
             members = [name.member for name in names[start : start + AT_A_TIME]]
             await self._link.command(self._key, b"ZREM", self._key, *members)
+
+
+async def in_turn(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of many calls, of which only some are under way at any time."""
+    results: list[T] = []
+    waiting = iter(calls)
+    while some := list(islice(waiting, AT_A_TIME)):
+        results += await asyncio.gather(*some)
+    return results
