@@ -4,8 +4,9 @@ A session is an append-only log. Each prompt and each response is one entry with
 the same atomic step that keeps it. `epoch` names one life of the log: it is new whenever a log begins anew, so that
 (epoch, seq) is never ambiguous. Order is always seq, never ts.
 
-Every sentence below has a test in tests/store/test_contract.py, which runs unchanged on every backend. Time and ids
-are passed in. Any method may raise StoreUnavailable; then nothing was changed or, if the store went away in the very
+Every sentence below has a test in tests/store/test_contract.py or, for what instances agree on, test_commons.py. Both
+run unchanged on every backend; what it takes two instances to show is in test_redis_commons.py. Time and ids are
+passed in. Any method may raise StoreUnavailable; then nothing was changed or, if the store went away in the very
 moment, all of it: repeating the call is safe, and tells.
 """
 
@@ -88,6 +89,29 @@ class SessionRecordPage(msgspec.Struct, frozen=True):
 
     total: int
     records: Sequence[SessionRecord]
+
+
+class Seat(str, Enum):
+    """What a session has only so many places for."""
+
+    CLIENT = "client"
+    """A WebSocket client."""
+    POLL = "poll"
+    """A poll that waits."""
+
+
+Place = tuple[str, Seat]
+"""A session, and a kind of place in it."""
+
+SEAT_SECONDS = 180.0
+"""So long a place is taken for an instance that says no more of it: three of its rounds, so that one may fail."""
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """What a bucket gave. `wait_seconds`: until the next token is there, if there is none; else 0."""
+
+    tokens: int
+    wait_seconds: float
 
 
 TAIL_MESSAGES = 256
@@ -203,3 +227,35 @@ class Store(Protocol):
 
         Returns the ids of those deleted.
         """
+
+    # What instances agree on for a moment. They share it where they share the store; it need not survive a restart.
+    # Time is the store's own: the clocks of instances differ. Here a call that has failed may cost a place, some
+    # tokens or a ticket if it is repeated.
+
+    async def take_seat(self, session_id: str, seat: Seat, most: int) -> bool:
+        """Take one of the session's `most` places of this kind, counted over every instance; False if all are taken.
+
+        There need be no such session, and none is created; a place outlives the deletion of its session.
+        """
+
+    async def leave_seat(self, session_id: str, seat: Seat) -> None:
+        """Give a place back. One that was not taken changes nothing."""
+
+    async def hold_seats(self, held: Mapping[Place, int]) -> None:
+        """Say which places this instance holds, all of them; to be called about once a minute.
+
+        A place is held from the return of `take_seat` to the call of `leave_seat`. Places of an instance that has said
+        nothing of them for SEAT_SECONDS are free for the others; a count that a failed call left wrong is right again.
+        """
+
+    async def take_tokens(self, bucket: str, want: int, *, per_second: float, burst: int) -> Grant:
+        """Take up to `want` tokens from a bucket that holds `burst` and refills by `per_second`, which is above 0.
+
+        A bucket that nobody has used is full. To want 0 is to ask whether there is one.
+        """
+
+    async def keep_ticket(self, ticket: str, holder: bytes, seconds: float) -> None:
+        """Remember what a ticket stands for, for so long."""
+
+    async def take_ticket(self, ticket: str) -> bytes | None:
+        """What the ticket stands for, once: whoever comes second, or too late, gets None."""

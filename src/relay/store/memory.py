@@ -6,6 +6,7 @@ Also the reference that the other stores are compared with. No method awaits any
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 
@@ -27,6 +28,7 @@ from relay.store.base import (
     SessionRecordPage,
     StoreLimits,
 )
+from relay.store.local import LocalCommons
 
 # What Python itself takes beside the bytes of messages and ids; tests/store/test_memory.py compares with tracemalloc.
 _SESSION_BYTES = 1_500
@@ -89,10 +91,17 @@ class _Session:
         self.bytes = 0
 
 
-class MemoryStore:
+class MemoryStore(LocalCommons):
     """See `Store` for what it promises."""
 
-    def __init__(self, limits: StoreLimits, *, new_epoch: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
+    def __init__(
+        self,
+        limits: StoreLimits,
+        *,
+        new_epoch: Callable[[], str] = lambda: secrets.token_hex(4),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(clock)
         self._limits = limits
         self._new_epoch = new_epoch
         self._max_messages = limits.log_messages

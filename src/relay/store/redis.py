@@ -11,6 +11,8 @@ all keys of a session in one hash slot:
     relay:{sid}:times    list    the ts of each entry of the log: to find those after some time without reading all
     relay:sessions       zset    <life>:<sid>, in order of creation, see redis_sessions.py
     relay:events         channel what was kept, see redis_events.py
+
+What instances agree on for a moment is beside it, in keys that expire: see redis_commons.py.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from relay.errors import (
 )
 from relay.models import MessageType, Number
 from relay.store.base import (
+    SEAT_SECONDS,
     Entry,
     HistoryPage,
     Listener,
@@ -41,6 +44,7 @@ from relay.store.base import (
     StoreLimits,
 )
 from relay.store.redis_cluster import ClusterLink
+from relay.store.redis_commons import RedisCommons
 from relay.store.redis_events import (
     INLINE_BYTES,
     KINDS,
@@ -51,8 +55,8 @@ from relay.store.redis_events import (
     number,
     number_text,
 )
-from relay.store.redis_link import Argument, Link, Reply, Script, ServerLink, check_server
-from relay.store.redis_sessions import Keys, Name, SessionList, in_turn
+from relay.store.redis_link import Argument, Reply, Script, ServerLink, check_server
+from relay.store.redis_sessions import Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
 
 OPEN_SECONDS = 5.0
@@ -76,7 +80,7 @@ _CHECK = Script("check")
 _OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
 
 
-class RedisStore:
+class RedisStore(RedisCommons):
     """See `Store` for what it promises, with one reservation.
 
     A write that raises StoreUnavailable may have been kept all the same, as a whole: its reply was lost, or fewer
@@ -92,18 +96,18 @@ class RedisStore:
         wait_replicas: int = 0,
         prefix: str = "relay",
         probe_seconds: float = 5.0,
+        seat_seconds: float = SEAT_SECONDS,
         new_epoch: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         """Raises StartupError if the URL is wrong. Nothing is connected before `open`."""
+        super().__init__(prefix, seat_seconds)
         self._address = parse_redis_url(url)
         self._limits = limits
         self._wait_replicas = wait_replicas
-        self._prefix = prefix
         self._probe_seconds = probe_seconds
         self._new_epoch = new_epoch
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
-        self._link: Link
         self._events: Events
         self._list: SessionList
 
@@ -221,9 +225,6 @@ class RedisStore:
         return [name.session_id for name, answer in judged if answer == b"deleted"]
 
     # How the above is done
-
-    def _keys(self, session_id: str) -> Keys:
-        return Keys(self._prefix, session_id)
 
     async def _keep(self, script: Script, entry: NewEntry, *more: Argument) -> bytes:
         keys = self._keys(entry.session_id)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Keys:
     """The keys of one session."""
 
-    __slots__ = ("all", "log", "meta", "pending", "session", "times")
+    __slots__ = ("all", "log", "meta", "pending", "seats", "session", "times")
 
     def __init__(self, prefix: str, session_id: str) -> None:
         # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
@@ -38,6 +38,8 @@ class Keys:
         self.log = base + b"log"
         self.pending = base + b"pending"
         self.times = base + b"times"
+        # Not among all of them: clients and polls may wait for a session that is not there, or no longer.
+        self.seats = base + b"seats"
         self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
 
 

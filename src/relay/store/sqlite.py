@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from relay.store.base import (
     SessionRecordPage,
     StoreLimits,
 )
+from relay.store.local import LocalCommons
 from relay.store.sqlite_file import BUSY_SECONDS, FileLock, connect, prepare
 from relay.store.sqlite_writer import GroupWriter
 
@@ -54,12 +56,18 @@ _HISTORY_SINCE = """
 _SESSION = "SELECT id, epoch, seq, floor, bytes, pending FROM session WHERE session_id = ?"
 
 
-class SqliteStore:
-    """See `Store` for what it promises."""
+class SqliteStore(LocalCommons):
+    """See `Store` for what it promises. One process owns the file, so what instances agree on is not in it."""
 
     def __init__(
-        self, path: Path, limits: StoreLimits, *, new_epoch: Callable[[], str] = lambda: secrets.token_hex(4)
+        self,
+        path: Path,
+        limits: StoreLimits,
+        *,
+        new_epoch: Callable[[], str] = lambda: secrets.token_hex(4),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(clock)
         self._path = path
         self._limits = limits
         self._new_epoch = new_epoch

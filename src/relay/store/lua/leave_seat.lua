@@ -1,0 +1,3 @@
+-- Give a place back. KEYS and ARGV: see seats.lua
+
+say(math.max(0, held() - 1))
