@@ -173,7 +173,7 @@ def test_an_unknown_relay_variable_is_logged_and_does_no_harm(tmp_path: Path) ->
 def test_the_first_line_says_where_it_is_and_in_what_state(tmp_path: Path) -> None:
     _, line = started(["serve", "--port", "0"], tmp_path, environment())
     assert line["docs"] == f"{line['url']}/docs"
-    assert (line["store"], line["auth"], line["version"]) == ("memory://", "none", __version__)
+    assert (line["store"], line["auth"], line["version"]) == ("memory://", "loopback", __version__)
 
 
 def on_a_terminal(until: Callable[[str], bool]) -> str:

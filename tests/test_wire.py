@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from relay.errors import InvalidField, InvalidJson, MessageTooLarge, MissingField, RelayError
 from relay.models import (
-    MAX_METADATA_BYTES,
-    MAX_METADATA_DEPTH,
+    DEFAULT_BOUNDS,
     MAX_TEXT_BYTES,
     AssistantMessage,
     PromptIn,
@@ -77,7 +76,7 @@ def agree(decode: Callable[[bytes], object], model: type[BaseModel], body: Body)
 @given(bodies("session_id", "prompt"))
 @example({"session_id": "s1", "prompt": "x" * (MAX_TEXT_BYTES + 1)})
 @example({"session_id": "s1", "prompt": "é" * (MAX_TEXT_BYTES // 2)})
-@example({"session_id": "s1", "prompt": "x", "metadata": {"x": "x" * MAX_METADATA_BYTES}})
+@example({"session_id": "s1", "prompt": "x", "metadata": {"x": "x" * DEFAULT_BOUNDS.max_bytes}})
 @example({"session_id": "s1", "prompt": "x", "ts": 10**400})
 def test_both_take_and_refuse_the_same_prompts(body: Body) -> None:
     agree(decode_prompt, PromptIn, body)
@@ -125,12 +124,12 @@ def nested(depth: int) -> bytes:
 
 
 def test_metadata_may_be_nested_so_deep_and_no_deeper() -> None:
-    decode_prompt(nested(MAX_METADATA_DEPTH))
-    PromptIn.model_validate_json(nested(MAX_METADATA_DEPTH))
+    decode_prompt(nested(DEFAULT_BOUNDS.max_depth))
+    PromptIn.model_validate_json(nested(DEFAULT_BOUNDS.max_depth))
     with pytest.raises(InvalidField):
-        decode_prompt(nested(MAX_METADATA_DEPTH + 1))
+        decode_prompt(nested(DEFAULT_BOUNDS.max_depth + 1))
     with pytest.raises(InvalidField):
-        PromptIn.model_validate_json(nested(MAX_METADATA_DEPTH + 1))
+        PromptIn.model_validate_json(nested(DEFAULT_BOUNDS.max_depth + 1))
     with pytest.raises(InvalidJson):
         decode_prompt(nested(100_000))
 

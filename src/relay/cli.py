@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import re
+import secrets
 import sys
+import time
 from typing import Annotated
 
 import typer
 
 from relay import __version__
-from relay.config import LogFormat, LogLevel
-from relay.environment import as_environment, load_settings
-from relay.errors import StartupError
+from relay.config import LogFormat, LogLevel, Settings, listed
+from relay.environment import load_settings, put_into_environment
+from relay.errors import InvalidToken, StartupError
+from relay.server.auth import Role, make_token, read_token
 
 STARTUP_FAILURE = 3
+REFUSED = 4
 
 app = typer.Typer(
     name="relay",
@@ -33,6 +37,8 @@ relay serve                                 # http://127.0.0.1:8000, in memory
 relay serve --store relay.db                # survives a restart
 
 relay serve --store redis://127.0.0.1:6379/0 --workers 4
+
+relay serve --host 0.0.0.0 --generate-token # for others: prints tokens
 
 relay serve --port 0                        # any free port; the banner says which
 
@@ -71,6 +77,12 @@ def serve(
         bool | None, typer.Option("--history/--no-history", help="Keep messages for GET /messages.", show_default="on")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes on this address; more than one needs Redis.")] = 1,
+    generate_token: Annotated[
+        bool, typer.Option("--generate-token", help="Make tokens for this run, print them and how to use them.")
+    ] = False,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Serve everyone without a token.", show_default="off")
+    ] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="Least severe event to log.", show_default="info")] = None,
     log_format: Annotated[LogFormat | None, typer.Option(help="How log lines look.", show_default="auto")] = None,
 ) -> None:
@@ -82,16 +94,107 @@ def serve(
 
     try:
         settings = load_settings(
-            host=host, port=port, store_url=store, history=history, log_level=log_level, log_format=log_format
+            host=host,
+            port=port,
+            store_url=store,
+            history=history,
+            insecure=insecure,
+            log_level=log_level,
+            log_format=log_format,
         )
+        if generate_token:
+            settings = _with_tokens(settings)
         if workers == 1:
             run.serve(settings)
         else:
-            os.environ.update(as_environment(settings))  # the workers read it from there
+            put_into_environment(settings)  # the workers read it from there
             run.serve_workers(settings, workers, "relay.cli:worker_app")
     except StartupError as exc:
         typer.echo(f"relay: {exc}", err=True)
         sys.exit(STARTUP_FAILURE)
+
+
+def _with_tokens(settings: Settings) -> Settings:
+    """The same with a new token for each role that has none, and a secret."""
+    missing = [role for role, tokens in settings.role_tokens.items() if not listed(tokens)]
+    made = {f"{role}_token": f"{role}-{secrets.token_urlsafe(24)}" for role in missing}
+    if not listed(settings.secret):
+        made["secret"] = secrets.token_urlsafe(32)
+    settings = settings.with_secrets(made)
+    typer.echo("Tokens of this run; in .env they stay the same:\n")
+    for name, value in made.items():
+        typer.echo(f"  RELAY_{name.upper()}={value}")
+    admin = listed(settings.admin_token)[0] if "admin_token" in made else "<your admin token>"
+    typer.echo(
+        "\nA client posts prompts and listens, an agent fetches and answers, an admin may do everything:\n\n"
+        f"  curl -H 'Authorization: Bearer {admin}' http://127.0.0.1:{settings.port}/sessions\n\n"
+        "A token for one session and one day: relay token create --role client --session abc --expires 24h\n"
+    )
+    sys.stdout.flush()
+    return settings
+
+
+token_app = typer.Typer(name="token", help="Session tokens, signed with RELAY_SECRET.", no_args_is_help=True)
+app.add_typer(token_app)
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+relay token create --role client --session abc               # one session, one day
+
+relay token create --role agent --session 'team-*' --expires 30d
+
+relay token show < token.txt                                 # what it says, and whether it is good
+"""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@token_app.command(name="create", epilog=EXAMPLES)
+def create_token(
+    session: Annotated[str, typer.Option(help="Session it is good for; with * at the end, all that begin so.")],
+    role: Annotated[Role, typer.Option(help="What its bearer may do.", show_default="client")] = Role.CLIENT,
+    expires: Annotated[str, typer.Option(help="How long it is good: 90s, 15m, 24h, 30d.", show_default="24h")] = "24h",
+) -> None:
+    """Make a session token and print it."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", expires)
+    if match is None:
+        raise typer.BadParameter("write a number and s, m, h or d, such as 24h", param_hint="--expires")
+    if not session:
+        raise typer.BadParameter("name a session, or * for all", param_hint="--session")
+    seconds = int(match[1]) * _UNITS[match[2]]
+    typer.echo(make_token(_secrets()[0], role, session, int(time.time()) + seconds))
+
+
+@token_app.command(name="show", epilog=EXAMPLES)
+def show_token(
+    token: Annotated[
+        str | None, typer.Argument(help="The token; better on standard input: other users see arguments.")
+    ] = None,
+) -> None:
+    """Say what a session token is good for. Exit code 4 if the relay would refuse it."""
+    given = token if token is not None else sys.stdin.read()
+    try:
+        claims = read_token(given.strip(), _secrets())
+    except InvalidToken as exc:
+        typer.echo(
+            f"relay: this relay would refuse it: {exc.details or 'it was not signed with RELAY_SECRET'}.", err=True
+        )
+        sys.exit(REFUSED)
+    left = int(claims["exp"] - time.time())
+    expires = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claims["exp"]))
+    typer.echo(f"role      {claims['role']}\nsession   {claims['sid']}\nexpires   {expires} (in {left} s)")
+
+
+def _secrets() -> list[str]:
+    try:
+        found = listed(load_settings().secret)
+    except StartupError as exc:
+        typer.echo(f"relay: {exc}", err=True)
+        sys.exit(STARTUP_FAILURE)
+    if not found:
+        typer.echo("relay: RELAY_SECRET is not set. The relay needs the same one: openssl rand -hex 32", err=True)
+        sys.exit(STARTUP_FAILURE)
+    return found
 
 
 def worker_app() -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from enum import Enum
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
@@ -243,7 +244,10 @@ class Settings(BaseSettings):
     @classmethod
     def _strong_enough(cls, value: SecretStr) -> SecretStr:
         if any(len(key.encode()) < MIN_SECRET_BYTES for key in listed(value)):
-            raise ValueError(f"every key needs at least {MIN_SECRET_BYTES} bytes; `openssl rand -hex 32` makes one")
+            raise ValueError(
+                f"every key needs at least {MIN_SECRET_BYTES} bytes, and a comma begins the next key; "
+                "`openssl rand -hex 32` makes one"
+            )
         return value
 
     @field_validator("allowed_origins")
@@ -272,6 +276,10 @@ class Settings(BaseSettings):
                 "everything is RELAY_ADMIN_TOKEN"
             )
         return self
+
+    def with_secrets(self, values: Mapping[str, str]) -> Settings:
+        """The same with other secrets."""
+        return self.model_copy(update={name: SecretStr(value) for name, value in values.items()})
 
     @property
     def role_tokens(self) -> dict[str, SecretStr]:

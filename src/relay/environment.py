@@ -29,9 +29,12 @@ def env_names() -> dict[str, str]:
     return {name: PREFIX + name.upper() for name in Settings.model_fields}
 
 
-def as_environment(settings: Settings) -> dict[str, str]:
-    """The same settings as environment variables, for a process that is to have them too."""
-    return {env_names()[name]: _as_text(value) for name, value in settings}
+def put_into_environment(settings: Settings) -> None:
+    """Put the settings into the environment, for the processes that this one starts."""
+    for name, value in settings:
+        os.environ[env_names()[name]] = _as_text(value)
+    for name in SECRETS:
+        os.environ.pop(env_names()[name] + FILE_SUFFIX, None)  # read already
 
 
 def _as_text(value: Any) -> str:

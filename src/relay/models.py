@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,6 @@ from relay.errors import ErrorCode, InvalidField, MessageTooLarge
 MAX_TEXT_BYTES = 131_072
 """The specification's 128KB, of UTF-8, inclusive."""
 
-MAX_METADATA_BYTES = 65_536
-MAX_METADATA_DEPTH = 32
 MAX_ID_CHARS = 256
 MAX_TS_MS = 8.64e15
 """The last millisecond a JavaScript Date can hold: what a browser cannot show, nobody meant."""
@@ -59,20 +58,29 @@ def check_ts(value: Number, field: str) -> None:
         raise InvalidField(f"{field} must be a number from 0 to 8.64e15 (Unix time in milliseconds)")
 
 
-def check_metadata_size(size: int, field: str) -> None:
-    """Raise MessageTooLarge if metadata of `size` bytes of compact JSON is over its bound."""
-    if size > MAX_METADATA_BYTES:
-        raise MessageTooLarge(f"{field} is over {MAX_METADATA_BYTES} bytes of JSON")
+@dataclass(frozen=True)
+class MetadataBounds:
+    """How large metadata may be."""
+
+    max_bytes: int = 65_536
+    max_depth: int = 32
+
+    def check_size(self, size: int, field: str) -> None:
+        """Raise MessageTooLarge if metadata of `size` bytes of compact JSON is over the bound."""
+        if size > self.max_bytes:
+            raise MessageTooLarge(f"{field} is over {self.max_bytes} bytes of JSON")
+
+    def check_depth(self, value: object, field: str) -> None:
+        """Raise InvalidField if objects and arrays are nested deeper than the bound; `value` itself is level 1."""
+        level, depth = [value], 0
+        while level := [v for v in level if isinstance(v, dict | list)]:
+            depth += 1
+            if depth > self.max_depth:
+                raise InvalidField(f"{field} is nested deeper than {self.max_depth} levels")
+            level = [child for v in level for child in (v.values() if isinstance(v, dict) else v)]
 
 
-def check_metadata_depth(value: object, field: str) -> None:
-    """Raise InvalidField if objects and arrays are nested deeper than the bound; `value` itself is level 1."""
-    level, depth = [value], 0
-    while level := [v for v in level if isinstance(v, dict | list)]:
-        depth += 1
-        if depth > MAX_METADATA_DEPTH:
-            raise InvalidField(f"{field} is nested deeper than {MAX_METADATA_DEPTH} levels")
-        level = [child for v in level for child in (v.values() if isinstance(v, dict) else v)]
+DEFAULT_BOUNDS = MetadataBounds()
 
 
 def _id(value: str, info: ValidationInfo) -> str:
@@ -100,9 +108,9 @@ def _finite(value: object) -> None:
 
 def _metadata(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     field = str(info.field_name)
-    check_metadata_depth(value, field)
+    DEFAULT_BOUNDS.check_depth(value, field)
     _finite(value)
-    check_metadata_size(len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()), field)
+    DEFAULT_BOUNDS.check_size(len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()), field)
     return value
 
 
@@ -165,6 +173,19 @@ class AssistantMessage(_Message):
     text: Text
     metadata: Metadata | None = None
     ts: TimestampMs
+
+
+class TicketIn(_Message):
+    """Asks for a ticket."""
+
+    session_id: Id | None = Field(None, description="The only session it shall be good for.")
+
+
+class Ticket(_Message):
+    """Lets one WebSocket in, once."""
+
+    ticket: str
+    expires_in: int = Field(description="Seconds.")
 
 
 class PromptStored(_Message):

@@ -16,11 +16,11 @@ import msgspec
 
 from relay.errors import InvalidField, InvalidJson, MissingField
 from relay.models import (
+    DEFAULT_BOUNDS,
     MessageType,
+    MetadataBounds,
     Number,
     check_id,
-    check_metadata_depth,
-    check_metadata_size,
     check_text,
     check_ts,
 )
@@ -53,6 +53,10 @@ class NewResponse(msgspec.Struct, gc=False):
     ts: Number | None = None
 
 
+class _NewTicket(msgspec.Struct, gc=False):
+    session_id: str | None = None
+
+
 class _PromptData(msgspec.Struct, kw_only=True, gc=False):
     session_id: str
     client_msg_id: str
@@ -71,24 +75,34 @@ class _ResponseData(msgspec.Struct, kw_only=True, gc=False):
 
 
 _T = TypeVar("_T", NewPrompt, NewResponse)
+_Decoded = TypeVar("_Decoded")
 _prompt_decoder = msgspec.json.Decoder(NewPrompt)
 _response_decoder = msgspec.json.Decoder(NewResponse)
+_ticket_decoder = msgspec.json.Decoder(_NewTicket)
 
 
-def decode_prompt(body: bytes) -> NewPrompt:
+def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPrompt:
     """The prompt in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
     prompt = _decode(_prompt_decoder, body)
     check_text(prompt.prompt, "prompt")
-    return _checked(prompt)
+    return _checked(prompt, bounds)
 
 
-def decode_response(body: bytes) -> NewResponse:
+def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewResponse:
     """The response in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
     response = _decode(_response_decoder, body)
     check_text(response.text, "text")
     if response.assistant_msg_id is not None:
         check_id(response.assistant_msg_id, "assistant_msg_id")
-    return _checked(response)
+    return _checked(response, bounds)
+
+
+def decode_ticket(body: bytes) -> str | None:
+    """The session for which a ticket is asked; None if it is for all. Raises InvalidJson or InvalidField."""
+    session_id = _decode(_ticket_decoder, body).session_id
+    if session_id is not None:
+        check_id(session_id, "session_id")
+    return session_id
 
 
 def encode_prompt(prompt: NewPrompt, client_msg_id: str, ts: Number) -> bytes:
@@ -143,7 +157,7 @@ def message_frame(data: bytes) -> bytes:
     return _MESSAGE_FRAME_PREFIX + data + b"}"
 
 
-def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def _decode(decoder: msgspec.json.Decoder[_Decoded], body: bytes) -> _Decoded:
     try:
         # The decoder does not look into strings that it skips; this also turns away UTF-16 and a BOM's relatives.
         body.decode()
@@ -177,29 +191,29 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
 
 
-def _checked(message: _T) -> _T:
+def _checked(message: _T, bounds: MetadataBounds) -> _T:
     check_id(message.session_id, "session_id")
     if message.client_msg_id is not None:
         check_id(message.client_msg_id, "client_msg_id")
     if message.ts is not None:
         check_ts(message.ts, "ts")
     if message.metadata:
-        message.metadata = _check_metadata(bytes(message.metadata))
+        message.metadata = _check_metadata(bytes(message.metadata), bounds)
     return message
 
 
-def _check_metadata(raw: bytes) -> msgspec.Raw:
+def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
     if raw == b"null":
         return _NOTHING
     if not raw.startswith(b"{"):
         raise InvalidField("metadata must be an object")
     try:
         compact = msgspec.json.format(raw, indent=-1)
-        check_metadata_size(len(compact), "metadata")
+        bounds.check_size(len(compact), "metadata")
         value = msgspec.json.decode(compact)  # what it cannot decode, we could not serve again
     except (msgspec.DecodeError, RecursionError):
         raise InvalidJson("metadata holds what JSON cannot carry") from None
-    check_metadata_depth(value, "metadata")
+    bounds.check_depth(value, "metadata")
     return msgspec.Raw(compact)
 
 

@@ -454,7 +454,7 @@ async def test_reading_counts_as_use_and_listening_as_well() -> None:
     world.now_ms += 20_000
     await world.relay.sweep_idle()
     assert [s.session_id for s in (await world.relay.sessions(limit=9, offset=0))[1]] == ["read", "fetched", "listened"]
-    world.relay.unsubscribe(subscriber)
+    await world.relay.unsubscribe(subscriber)
     world.now_ms += 80_000
     await world.relay.sweep_idle()
     assert [s.session_id for s in (await world.relay.sessions(limit=9, offset=0))[1]] == ["listened"]

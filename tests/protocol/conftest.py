@@ -2,7 +2,8 @@
 
     RELAY_TEST_URL=http://127.0.0.1:8000 .venv/bin/pytest tests/protocol
 
-Without that variable it starts relays of its own: through each door, and on each store.
+RELAY_TEST_TOKEN is an admin's token for it, if it wants one. Without these variables the suite starts relays of its
+own: through each door, on each store, in open mode and in token mode.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from functools import partial
 
 import httpx2 as httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
-from tests.protocol.talk import Talk
+from tests.protocol.talk import Address, Talk
 from tests.setups import SETUPS
 
 GIVEN_URL = os.environ.get("RELAY_TEST_URL")
 
 
 @pytest.fixture(scope="session", params=["given"] if GIVEN_URL else list(SETUPS))
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """Where the relay under test is."""
     if GIVEN_URL:
-        yield GIVEN_URL
+        yield Address(GIVEN_URL, os.environ.get("RELAY_TEST_TOKEN"))
         return
-    with SETUPS[request.param](tmp_path_factory.mktemp(request.param)) as url:
-        yield url
+    with SETUPS[request.param](tmp_path_factory.mktemp(request.param)) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
-def http(url: str) -> Iterator[httpx.Client]:
+def http(at: Address) -> Iterator[httpx.Client]:
     """One HTTP client for all tests: what one of them leaves behind on the connection would spoil the next."""
     # uvicorn closes a connection that was idle for 5 s, and so does httpx: whoever is second would lose a request.
-    with httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(keepalive_expiry=2)) as client:
+    with at.client(limits=httpx.Limits(keepalive_expiry=2)) as client:
         yield client
 
 
@@ -57,6 +58,6 @@ Listen = Callable[..., AbstractContextManager[ClientConnection]]
 
 
 @pytest.fixture
-def listen(url: str, session_id: str) -> Listen:
+def listen(at: Address, session_id: str) -> Listen:
     """Connects a WebSocket client to this test's session."""
-    return partial(connect, f"{url.replace('http', 'ws', 1)}/ws/{session_id}", max_size=None, compression=None)
+    return partial(at.connect, f"/ws/{session_id}", max_size=None, compression=None)

@@ -10,7 +10,31 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
+from websockets.sync.client import ClientConnection, connect
+
+
+class Address:
+    """Where a relay is, and the token that it wants, if any."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    @property
+    def header_lines(self) -> bytes:
+        """The token for a request that is written by hand."""
+        return b"".join(f"{name}: {value}\r\n".encode() for name, value in self.headers.items())
+
+    def client(self, timeout: float = 30, **more: Any) -> httpx.Client:
+        """An HTTP client with the token; no TLS, and so no time spent on its certificates."""
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=timeout, verify=False, **more)
+
+    def connect(self, path: str, **more: Any) -> ClientConnection:
+        """A WebSocket client with the token."""
+        client: ClientConnection = connect(
+            self.url.replace("http", "ws", 1) + path, additional_headers=self.headers, **more
+        )
+        return client
 
 
 class Talk:

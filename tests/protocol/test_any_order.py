@@ -7,19 +7,19 @@ from contextlib import ExitStack
 
 import httpx2 as httpx
 from hypothesis.stateful import invariant, run_state_machine_as_test
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from tests.machine import QUICKER, AnyOrder
-from tests.protocol.talk import next_message
+from tests.protocol.talk import Address, next_message
 
 
 class HttpMachine(AnyOrder):
     """Plays over HTTP, with a listener on each session for as long as the session lives."""
 
-    def __init__(self, url: str, http: httpx.Client) -> None:
+    def __init__(self, at: Address, http: httpx.Client) -> None:
         super().__init__()
         self.http = http
-        self.ws_url = url.replace("http", "ws", 1)
+        self.at = at
         self.run = uuid.uuid4().hex[:8]  # sessions of one run are not those of the next
         self.listeners: dict[str, ClientConnection] = {}
         self.closing: dict[str, ExitStack] = {}
@@ -34,7 +34,7 @@ class HttpMachine(AnyOrder):
     def add_prompt(self, session_id: str, client_msg_id: str, text: str) -> str:
         if session_id not in self.listeners:
             self.closing[session_id] = ExitStack()
-            connecting = connect(f"{self.ws_url}/ws/{self.run}-{session_id}")
+            connecting = self.at.connect(f"/ws/{self.run}-{session_id}")
             self.listeners[session_id] = self.closing[session_id].enter_context(connecting)
         known = client_msg_id in (self.pending_or_answered(session_id))
         body = {"session_id": f"{self.run}-{session_id}", "client_msg_id": client_msg_id, "prompt": text}
@@ -91,5 +91,5 @@ class HttpMachine(AnyOrder):
             expected.clear()
 
 
-def test_any_order_of_requests_leaves_the_relay_as_the_model_says(url: str, http: httpx.Client) -> None:
-    run_state_machine_as_test(lambda: HttpMachine(url, http), settings=QUICKER)  # type: ignore[arg-type]
+def test_any_order_of_requests_leaves_the_relay_as_the_model_says(at: Address, http: httpx.Client) -> None:
+    run_state_machine_as_test(lambda: HttpMachine(at, http), settings=QUICKER)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from tests.protocol.conftest import Listen
-from tests.protocol.talk import Talk, next_message, ok, wait_until
+from tests.protocol.talk import Address, Talk, next_message, ok, wait_until
 
 
 def test_flow_1_basic_prompt_response_cycle(talk: Talk, listen: Listen) -> None:
@@ -149,11 +149,11 @@ def test_a_waiting_poll_wakes_at_once(talk: Talk) -> None:
     assert time.monotonic() - began < 30, "at least one poll slept until its timeout"
 
 
-def test_twenty_polls_on_one_session_all_wake(url: str, talk: Talk) -> None:
+def test_twenty_polls_on_one_session_all_wake(at: Address, talk: Talk) -> None:
     talk.respond(talk.prompt())
 
     def poll(_: int) -> list[str]:
-        with httpx.Client(base_url=url, timeout=60) as http:
+        with at.client(60) as http:
             return [p["client_msg_id"] for p in Talk(http, talk.session_id).pending(wait="true", timeout=30)]
 
     with ThreadPoolExecutor(20) as agents:
@@ -171,9 +171,9 @@ def test_a_poll_returns_an_empty_array_when_its_time_is_up(talk: Talk) -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_poll_whose_caller_hangs_up_stops_waiting(url: str, talk: Talk) -> None:
+def test_a_poll_whose_caller_hangs_up_stops_waiting(at: Address, talk: Talk) -> None:
     talk.respond(talk.prompt())
-    with httpx.Client(base_url=url, timeout=0.3) as http, pytest.raises(httpx.ReadTimeout):
+    with at.client(0.3) as http, pytest.raises(httpx.ReadTimeout):
         http.get(f"/prompts/{talk.session_id}")
     wait_until(lambda: talk.session()["waiting_agents"] == 0)
     talk.round_trip()

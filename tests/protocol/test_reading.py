@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2 as httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from tests.protocol.conftest import Listen
-from tests.protocol.talk import Talk, assert_error, closed, next_frame, next_message, ok, wait_until
+from tests.protocol.talk import Address, Talk, assert_error, closed, next_frame, next_message, ok, wait_until
 
 
 def test_row_01_a_socket_to_an_unknown_session_waits_for_it_without_creating_it(talk: Talk, listen: Listen) -> None:
@@ -194,10 +193,10 @@ def test_row_11_an_impossible_id_is_404_in_a_path(http: httpx.Client, path: str,
 
 
 @pytest.mark.parametrize("odd", ["x" * 256, "ü 😀?#&%", "a.b", "...", "~", "'\"<>\\"], ids=repr)
-def test_row_11_an_odd_id_works_everywhere(http: httpx.Client, url: str, odd: str) -> None:
+def test_row_11_an_odd_id_works_everywhere(http: httpx.Client, at: Address, odd: str) -> None:
     path = str(httpx.QueryParams({"": odd}))[1:].replace("+", "%20")
     ok(http.post("/prompt", json={"session_id": odd, "prompt": "x", "client_msg_id": odd}))
-    with connect(f"{url.replace('http', 'ws', 1)}/ws/{path}") as client:
+    with at.connect(f"/ws/{path}") as client:
         body = {"session_id": odd, "client_msg_id": odd, "text": "y", "assistant_msg_id": odd}
         ok(http.post("/response", json=body))
         assert next_message(client)["session_id"] == odd
@@ -272,10 +271,10 @@ def test_row_15_a_poll_returns_at_once_while_prompts_are_pending(talk: Talk) -> 
     assert [p["client_msg_id"] for p in talk.pending(wait="true", timeout=300)] == [client_msg_id]
 
 
-def test_row_15_another_session_or_a_duplicate_does_not_wake_a_poll(url: str, talk: Talk) -> None:
+def test_row_15_another_session_or_a_duplicate_does_not_wake_a_poll(at: Address, talk: Talk) -> None:
     talk.prompt(client_msg_id="p1")
     talk.respond("p1")
-    with httpx.Client(base_url=url, timeout=30) as other, ThreadPoolExecutor(1) as agent:
+    with at.client() as other, ThreadPoolExecutor(1) as agent:
         poll = agent.submit(Talk(other, talk.session_id).pending, wait="true", timeout=20)
         wait_until(lambda: talk.session()["waiting_agents"] == 1)
         ok(talk.http.post("/prompt", json={"session_id": talk.session_id + "-other", "prompt": "x"}))
@@ -322,9 +321,9 @@ def test_row_17_a_frame_over_64_kib_closes_with_1009(listen: Listen) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/"])
-def test_row_18_a_socket_without_a_session_is_refused_with_400(url: str, http: httpx.Client, path: str) -> None:
+def test_row_18_a_socket_without_a_session_is_refused_with_400(at: Address, http: httpx.Client, path: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        connect(url.replace("http", "ws", 1) + path)
+        at.connect(path)
     response = refused.value.response
     assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
     assert json.loads(response.body)["code"] == "upgrade_required"
@@ -335,9 +334,11 @@ def test_row_18_a_plain_get_of_a_websocket_path_is_400(http: httpx.Client) -> No
     assert_error(http.get("/ws/x"), 400, "upgrade_required", "This path is a WebSocket")
 
 
-def test_row_19_deleting_a_session_closes_its_sockets_and_ends_its_polls(url: str, talk: Talk, listen: Listen) -> None:
+def test_row_19_deleting_a_session_closes_its_sockets_and_ends_its_polls(
+    at: Address, talk: Talk, listen: Listen
+) -> None:
     talk.respond(talk.prompt())
-    with listen() as client, httpx.Client(base_url=url, timeout=30) as other, ThreadPoolExecutor(1) as agent:
+    with listen() as client, at.client() as other, ThreadPoolExecutor(1) as agent:
         poll = agent.submit(other.get, f"/prompts/{talk.session_id}")
         wait_until(lambda: talk.session()["waiting_agents"] == 1)
         assert ok(talk.http.delete(f"/sessions/{talk.session_id}")) == {"deleted": True}
@@ -361,9 +362,9 @@ def test_row_23_every_refusal_has_the_same_shape(http: httpx.Client) -> None:
     assert wrong_method.headers["allow"] == "POST"
 
 
-def test_row_23_an_unrouted_websocket_is_404_in_json(url: str) -> None:
+def test_row_23_an_unrouted_websocket_is_404_in_json(at: Address) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        connect(url.replace("http", "ws", 1) + "/nope")
+        at.connect("/nope")
     assert refused.value.response.status_code == 404
     assert json.loads(refused.value.response.body)["code"] == "not_found"
 

@@ -14,11 +14,13 @@ from relay.core.hub import Hub
 from relay.errors import StoreUnavailable
 from relay.server.app import create_app
 from relay.server.asgi import AsgiDoor
+from relay.server.auth import FREE
+from relay.server.guard import Guard
 from relay.server.http import Answer, Request, Route
 from relay.server.telemetry import Telemetry
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.memory import MemoryStore
-from tests.factories import some_settings
+from tests.factories import GENEROUS, some_settings
 from tests.protocol.talk import assert_error
 
 
@@ -30,10 +32,11 @@ def door(
     endpoint: Callable[[Request], Awaitable[Answer]], telemetry: Telemetry
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
-    found = AsgiDoor([Route("GET", "/x", endpoint)], telemetry)
+    guard = Guard(some_settings(), MemoryStore(GENEROUS))
+    found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint_and_session = found.find(scope)
+        endpoint_and_session = found.find("GET", scope["path"])
         assert endpoint_and_session is not None
         await found.serve(*endpoint_and_session, scope, receive, send)
 

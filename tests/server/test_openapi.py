@@ -46,7 +46,7 @@ def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path
         timeout=170,
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr
-    assert "Operations:       11 selected / 11 total" in run.stdout
+    assert "Operations:       12 selected / 12 total" in run.stdout
     assert not [event for event in server.events() if event["event"] == "internal_error"]
 
 
@@ -83,4 +83,5 @@ def test_every_error_that_is_documented_has_the_one_shape(http: httpx.Client) ->
 def test_the_documentation_page_is_served(http: httpx.Client) -> None:
     page = http.get("/docs")
     assert page.status_code == 200
-    assert "/openapi.json" in page.text
+    assert 'href="openapi.json"' in page.text
+    assert "/messages/{session_id}" in page.text

@@ -173,9 +173,6 @@ class Hub:
         """Let the client in, as lagging. Raises TooManySubscribers or Draining."""
         if self.draining:
             raise Draining
-        here = len(channel.subscribers) if (channel := self._channels.get(subscriber.session_id)) else 0
-        if here >= self._settings.max_subscribers_per_session:
-            raise TooManySubscribers(f"a session has at most {self._settings.max_subscribers_per_session}")
         if self.subscribers >= self._settings.max_subscribers:
             raise TooManySubscribers(f"this server has at most {self._settings.max_subscribers}")
         self._channels.setdefault(subscriber.session_id, _Channel()).subscribers.add(subscriber)

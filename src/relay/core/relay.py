@@ -6,7 +6,9 @@ Knows the store only by its promises and listeners only through the hub; time, i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -14,9 +16,16 @@ from relay.config import Settings, UnknownSession
 from relay.core.hub import Hub, Waiter
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import CLOSE_SESSION_DELETED, CLOSE_SLOW, Frame, Subscriber
-from relay.errors import ResponseConflict, SessionNotFound, StoreUnavailable
+from relay.errors import (
+    RelayError,
+    ResponseConflict,
+    SessionNotFound,
+    StoreUnavailable,
+    TooManyPolls,
+    TooManySubscribers,
+)
 from relay.models import MessageType, Number, Session
-from relay.store.base import Entry, HistoryPage, LogPage, NewEntry, Outcome, SessionRecord, Store
+from relay.store.base import Entry, HistoryPage, LogPage, NewEntry, Outcome, Place, Seat, SessionRecord, Store
 from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint, message_frame
 
 SAFETY_SECONDS = 15.0
@@ -63,6 +72,7 @@ class Relay:
         self._observer = observer
         self._now_ms = now_ms
         self._new_id = new_id
+        self._held: Counter[Place] = Counter()  # the seats that listeners of this process have taken
         self._used: dict[str, int] = {}  # session → when it was last read; told to the store by sweep_idle
 
     async def submit_prompt(self, prompt: NewPrompt) -> str:
@@ -127,6 +137,7 @@ class Relay:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         cause = watch = None
+        seated = False
         # Register before reading: a prompt kept between the read and the wait would otherwise sleep until the
         # timeout. The cost is one spurious wake-up, which the loop absorbs.
         with self._hub.waiter(session_id) as waiter:
@@ -137,6 +148,8 @@ class Relay:
                         break
                     if watch is None:
                         self._hub.admit_wait()
+                        await self._take_seat(session_id, Seat.POLL)
+                        seated = True
                         watch = loop.create_task(_tell_when(gone, waiter))
                     cause = await waiter.wait(left, SAFETY_SECONDS)
                     self._observer.poll_woken(cause)
@@ -147,6 +160,8 @@ class Relay:
             finally:
                 if watch is not None:
                     watch.cancel()
+                if seated:
+                    await self._leave_seat(session_id, Seat.POLL)
         self._fetched(session_id, prompts)
         return prompts
 
@@ -180,14 +195,20 @@ class Relay:
         if head is None and self._settings.ws_unknown_session is UnknownSession.REJECT:
             raise SessionNotFound
         subscriber = Subscriber(session_id, head.epoch if head else None, head.seq if head else 0)
-        self._hub.subscribe(subscriber)
+        await self._take_seat(session_id, Seat.CLIENT)
+        try:
+            self._hub.subscribe(subscriber)
+        except RelayError:
+            await self._leave_seat(session_id, Seat.CLIENT)
+            raise
         return subscriber
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
+    async def unsubscribe(self, subscriber: Subscriber) -> None:
         """The client is gone."""
         self._hub.unsubscribe(subscriber)
         if subscriber.epoch is not None:
             self._used[subscriber.session_id] = self._now_ms()
+        await self._leave_seat(subscriber.session_id, Seat.CLIENT)
 
     async def follow(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
         """The client's frames, each once and in order, until it is closed.
@@ -255,6 +276,7 @@ class Relay:
         used, self._used = self._used, {}
         keep = set(self._hub.listened())
         await self._store.touch(used | dict.fromkeys(keep, now_ms))
+        await self._store.hold_seats(self._held)
         ttl_ms = int(self._settings.session_ttl_seconds * 1000)
         if ttl_ms and (collected := await self._store.collect_idle(now_ms - ttl_ms, keep=keep)):
             self._observer.sessions_collected(len(collected))
@@ -262,6 +284,25 @@ class Relay:
     async def check(self) -> None:
         """Return if the server can do its job, else raise StoreUnavailable."""
         await self._store.check()
+
+    async def _take_seat(self, session_id: str, seat: Seat) -> None:
+        """Raises TooManySubscribers or TooManyPolls if the session has no place left, in any instance."""
+        if seat is Seat.CLIENT:
+            most = self._settings.max_subscribers_per_session
+            refusal: RelayError = TooManySubscribers(f"a session has at most {most} connected clients")
+        else:
+            most = self._settings.max_waiting_polls_per_session
+            refusal = TooManyPolls(f"a session has at most {most} waiting polls")
+        if not await self._store.take_seat(session_id, seat, most):
+            raise refusal
+        self._held[session_id, seat] += 1
+
+    async def _leave_seat(self, session_id: str, seat: Seat) -> None:
+        self._held[session_id, seat] -= 1
+        if not self._held[session_id, seat]:
+            del self._held[session_id, seat]
+        with suppress(StoreUnavailable):  # the next round of hold_seats tells it
+            await self._store.leave_seat(session_id, seat)
 
     def _fetched(self, session_id: str, prompts: Sequence[Entry]) -> None:
         self._used[session_id] = self._now_ms()

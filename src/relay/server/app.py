@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
@@ -24,11 +24,13 @@ from relay.core.hub import Hub
 from relay.core.relay import Relay
 from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
-from relay.server.asgi import AsgiDoor
+from relay.server.asgi import AsgiDoor, route_path
+from relay.server.guard import Guard
 from relay.server.http import Route, error_answer
+from relay.server.pages import docs_page
 from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
-from relay.server.telemetry import Telemetry, silence_false_errors
+from relay.server.telemetry import Telemetry, tidy_uvicorn
 from relay.server.ws import Sockets, ping_frame
 from relay.store import make_store
 
@@ -53,10 +55,18 @@ class RelayApp(FastAPI):
     door: AsgiDoor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (found := self.door.find(scope)):
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+        elif found := self.door.find(scope["method"], route_path(scope)):
             await self.door.serve(*found, scope, receive, send)
         else:
-            await super().__call__(scope, receive, send)
+            await self.door.pass_on(super().__call__, scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The contract, with how to say who you are."""
+        schema = super().openapi()
+        schema["components"]["securitySchemes"] = openapi.SECURITY_SCHEMES
+        return schema
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -65,8 +75,9 @@ def create_app(settings: Settings) -> FastAPI:
     hub = Hub(settings, telemetry)
     store = make_store(settings)
     relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
-    rest = Rest(relay, hub, settings, telemetry, now_ms)
-    sockets = Sockets(relay, telemetry, now_ms)
+    guard = Guard(settings, store)
+    rest = Rest(relay, hub, guard, settings, telemetry, now_ms)
+    sockets = Sockets(relay, guard, telemetry, now_ms)
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)
     telemetry.gauge("relay_waiting_polls", "Polls waiting now.", lambda: hub.waiters)
 
@@ -77,7 +88,9 @@ def create_app(settings: Settings) -> FastAPI:
                 telemetry.log("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
                 hub.drain()
 
-        silence_false_errors()
+        tidy_uvicorn()
+        if settings.insecure and not settings.token_mode:
+            telemetry.log("server_insecure")
         try:
             await store.open(hub)
         except StartupError as exc:
@@ -98,39 +111,45 @@ def create_app(settings: Settings) -> FastAPI:
         description=openapi.DESCRIPTION,
         openapi_tags=openapi.TAGS,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
         exception_handlers={HTTPException: _framework_error},
         telemetry={"logs": False},  # its log records would carry what callers sent
     )
-    app.door = AsgiDoor(rest.routes(), telemetry)
+    app.door = AsgiDoor(rest.routes(), guard, telemetry)
     for route in rest.routes():
-        _declare(app, route)
+        _declare(app, route, token_mode=settings.token_mode)
+
+    @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
     app.add_api_websocket_route("/ws/{session_id}", _websocket_endpoint(sockets))
     app.router.default = _unrouted(sockets)
     app.state.telemetry = telemetry
     return app
 
 
-def _declare(app: RelayApp, route: Route) -> None:
+def _declare(app: RelayApp, route: Route, *, token_mode: bool) -> None:
     """Tell FastAPI of an endpoint: for its OpenAPI, for 405, and for an app that is mounted inside another."""
 
     async def endpoint() -> None:
         """Never called: the route's ASGI app below is put in its place."""
 
-    description: dict[str, Any] = openapi.describe(route.method, route.path) or {"include_in_schema": False}
+    description: dict[str, Any] = openapi.describe(route, token_mode=token_mode) or {"include_in_schema": False}
     declared = APIRoute(
         route.path,
         endpoint,
         methods=[route.method],
         operation_id=route.endpoint.__name__,
-        response_class=PlainTextResponse if route.path == "/metrics" else Response,
+        response_class=Response,
         **description,
     )
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         session_id = scope["path_params"].get("session_id", "")
-        await app.door.serve(route.endpoint, session_id, scope, receive, send)
+        await app.door.serve(route, session_id, scope, receive, send)
 
     declared.app = serve
     app.router.routes.append(declared)

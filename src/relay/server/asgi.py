@@ -11,16 +11,23 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
-from relay.errors import BodyTooLarge, MessageTooLarge, RelayError, SessionNotFound
-from relay.server.http import INTERNAL_ERROR, Answer, Endpoint, Route, error_answer
+from relay.errors import BodyTooLarge, MessageTooLarge, OriginNotAllowed, RelayError, SessionNotFound, Unauthorized
+from relay.server.auth import ANY_ROLE, ANYONE
+from relay.server.guard import Guard
+from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
+from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
 
 PIECE_BYTES = 65_536
 """How much of a large answer is handed to the server at a time."""
 
+PREFLIGHT: Headers = (
+    (b"access-control-allow-headers", b"authorization, content-type"),
+    (b"access-control-max-age", b"600"),
+)
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 * 1024**2
 """How much longer a refused upload is read and thrown away. Hanging up at once would reset the connection, and the
@@ -36,25 +43,40 @@ def is_utf8_path(scope: Scope) -> bool:
     return True
 
 
-class AsgiRequest:
-    """A `Request` over ASGI's receive channel."""
+class AsgiHead:
+    """The head of a request or of a handshake, as the guard sees it."""
 
-    __slots__ = ("_receive", "_scope", "query", "session_id")
+    __slots__ = ("caller", "headers", "method", "peer", "query", "session_id")
 
-    def __init__(self, scope: Scope, receive: Receive, session_id: str) -> None:
-        self._scope = scope
-        self._receive = receive
+    def __init__(self, scope: Scope, session_id: str) -> None:
+        self.method: str = scope.get("method", "GET")
+        self.headers = joined(scope["headers"])
+        client = scope.get("client")
+        self.peer: str | None = client[0] if client else None
         self.session_id = session_id
         self.query: bytes = scope["query_string"]
+        self.caller = ANYONE
 
-    def header(self, name: bytes) -> bytes | None:
-        for key, value in self._scope["headers"]:
-            if key == name:
-                return bytes(value)
-        return None
+
+def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; what is given twice is joined with a comma."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found[name] = found[name] + b", " + value if name in found else value
+    return found
+
+
+class AsgiRequest(AsgiHead):
+    """A `Request` over ASGI's receive channel."""
+
+    __slots__ = ("_receive",)
+
+    def __init__(self, scope: Scope, receive: Receive, session_id: str) -> None:
+        super().__init__(scope, session_id)
+        self._receive = receive
 
     async def body(self, max_bytes: int) -> bytes:
-        length = self.header(b"content-length")
+        length = self.headers.get(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
         parts: list[bytes] = []
@@ -79,14 +101,15 @@ class AsgiRequest:
 class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
-    def __init__(self, routes: Iterable[Route], telemetry: Telemetry) -> None:
+    def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry) -> None:
+        self._guard = guard
         self._telemetry = telemetry
-        self._exact: dict[tuple[str, str], Endpoint] = {}
-        self._with_session: dict[tuple[str, str], Endpoint] = {}
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._with_session: dict[tuple[str, str], Route] = {}
         for route in routes:
             first, parameter, _ = route.path.partition("{session_id}")
             table = self._with_session if parameter else self._exact
-            table[route.method, first] = route.endpoint
+            table[route.method, first] = route
 
     def methods(self, path: str) -> list[str]:
         """The methods for which this path has an endpoint."""
@@ -95,25 +118,26 @@ class AsgiDoor:
         with_session = {method for method, known in self._with_session if known == path[:cut] and cut < len(path)}
         return sorted(exact | with_session)
 
-    def find(self, scope: Scope) -> tuple[Endpoint, str] | None:
+    def find(self, method: str, path: str) -> tuple[Route, str] | None:
         """The endpoint for this request and the session in its path; None if there is none."""
-        path: str = scope["path"]
-        if endpoint := self._exact.get((scope["method"], path)):
-            return endpoint, ""
+        if route := self._exact.get((method, path)):
+            return route, ""
         cut = path.rfind("/") + 1
-        if cut < len(path) and (endpoint := self._with_session.get((scope["method"], path[:cut]))):
-            return endpoint, path[cut:]
+        if cut < len(path) and (route := self._with_session.get((method, path[:cut]))):
+            return route, path[cut:]
         return None
 
-    async def serve(self, endpoint: Endpoint, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, route: Route, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
+        request = AsgiRequest(scope, receive, session_id)
         try:
+            request.caller = await self._guard.check(request, route.access)
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
-            answer = await endpoint(AsgiRequest(scope, receive, session_id))
-        except BodyTooLarge as error:
+            answer = await route.endpoint(request)
+        except (BodyTooLarge, Unauthorized) as error:
             self._telemetry.request_refused(error)
-            await _refuse_upload(error_answer(error), receive, send)
+            await _refuse_unread(error_answer(error), receive, send, self._guard.cors(request.headers))
             return
         except RelayError as error:
             self._telemetry.request_refused(error)
@@ -123,10 +147,44 @@ class AsgiDoor:
         except Exception as error:
             self._telemetry.internal_error(error)
             answer = INTERNAL_ERROR
-        await send_answer(answer, send)
+        await send_answer(answer, send, self._guard.cors(request.headers))
+
+    async def pass_on(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request that is for none of our endpoints in to `app`: pages, and paths that do not exist."""
+        head = AsgiHead(scope, "")
+        if head.method == "OPTIONS" and b"access-control-request-method" in head.headers:
+            await self._preflight(head, scope, send)
+            return
+        try:
+            await self._guard.check(head, ANY_ROLE)
+        except RelayError as error:
+            self._telemetry.request_refused(error)
+            await _refuse_unread(error_answer(error), receive, send, self._guard.cors(head.headers))
+            return
+        await app(scope, receive, with_page_headers(send))
+
+    async def _preflight(self, head: AsgiHead, scope: Scope, send: Send) -> None:
+        """A browser asks whether a page of another site may send the request that it has in mind."""
+        headers = self._guard.cors(head.headers)
+        if not headers:
+            error = OriginNotAllowed("add the page's origin to RELAY_ALLOWED_ORIGINS if it may use this relay")
+            self._telemetry.request_refused(error)
+            await send_answer(error_answer(error), send)
+            return
+        methods = ", ".join(self.methods(route_path(scope))).encode()
+        await send_answer(
+            Answer(204, b"", headers=((b"access-control-allow-methods", methods), *PREFLIGHT)), send, headers
+        )
 
 
-async def send_answer(answer: Answer, send: Send, *more_headers: tuple[bytes, bytes]) -> None:
+def route_path(scope: Scope) -> str:
+    """The path below the point where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if root else path
+
+
+async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
     parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
     length = sum(map(len, parts))
@@ -158,7 +216,7 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-async def _refuse_upload(answer: Answer, receive: Receive, send: Send) -> None:
+async def _refuse_unread(answer: Answer, receive: Receive, send: Send, more_headers: Headers) -> None:
     """Answer while the body still streams in, then let the caller notice before the connection is closed."""
 
     async def send_and_linger(message: Message) -> None:
@@ -170,7 +228,7 @@ async def _refuse_upload(answer: Answer, receive: Receive, send: Send) -> None:
             await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
         await send({"type": "http.response.body", "body": b""})
 
-    await send_answer(answer, send_and_linger, (b"connection", b"close"))
+    await send_answer(answer, send_and_linger, ((b"connection", b"close"), *more_headers))
 
 
 async def _discard(receive: Receive) -> None:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from relay.errors import InternalError, RelayError
+from relay.errors import InternalError, RelayError, Unauthorized
+from relay.server.auth import Access, Caller
 from relay.wire import encode
 
 JSON = b"application/json"
@@ -21,12 +22,16 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Request(Protocol):
     """What an endpoint may ask of the request it serves."""
 
+    method: str
+    headers: dict[bytes, bytes]
+    """By lower-case name; what was given twice is joined with a comma, and then no longer passes for one value."""
+    peer: str | None
+    """The address at the other end of the connection; None if it has none."""
     session_id: str
     """The path parameter; empty on paths without one."""
     query: bytes
-
-    def header(self, name: bytes) -> bytes | None:
-        """The first header with this lower-case name."""
+    caller: Caller
+    """Who is asking; the guard has let it in."""
 
     async def body(self, max_bytes: int) -> bytes:
         """The whole body. Raises BodyTooLarge as soon as it is known to be longer, ClientGone if it never ends."""
@@ -52,17 +57,20 @@ Endpoint = Callable[[Request], Awaitable[Answer]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where an endpoint is found. A path has at most one parameter, and it is the last part."""
+    """Where an endpoint is found, and by whom. A path has at most one parameter, and it is the last part."""
 
     method: str
     path: str
     endpoint: Endpoint
+    access: Access
 
 
 def error_answer(error: RelayError) -> Answer:
     """The one JSON shape of every error."""
     headers: Headers = ()
-    if error.retry_after_seconds is not None:
+    if isinstance(error, Unauthorized):
+        headers = ((b"www-authenticate", b"Bearer"),)
+    elif error.retry_after_seconds is not None:
         headers = ((b"retry-after", b"%d" % error.retry_after_seconds),)
     return Answer(error.status, encode(error.as_dict()), headers=headers)
 

@@ -12,19 +12,25 @@ from pydantic import BaseModel
 from relay import models
 from relay.errors import (
     Draining,
+    Forbidden,
     InvalidField,
     InvalidQuery,
+    InvalidToken,
     MessageTooLarge,
     MissingField,
+    OriginNotAllowed,
     PromptNotFound,
+    RateLimited,
     RelayError,
     ResponseConflict,
     SessionNotFound,
     StoreUnavailable,
+    TokenRequired,
     TooManyPending,
     TooManyPolls,
 )
 from relay.models import ErrorResponse
+from relay.server.http import Route
 from relay.server.query import MAX_INTEGER
 from relay.server.rest import DEFAULT_LIMIT, DEFAULT_TIMEOUT_SECONDS, MAX_LIMIT, MAX_TIMEOUT_SECONDS
 
@@ -67,9 +73,50 @@ _SESSION = {
 _HEALTH = {"ok": True, "timestamp": 1234567890}
 
 
-def describe(method: str, path: str) -> dict[str, Any] | None:
+SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A role token or a session token. Not needed on loopback while no token is configured.",
+    }
+}
+
+
+def describe(route: Route, *, token_mode: bool) -> dict[str, Any] | None:
     """Arguments for FastAPI's `add_api_route`; None for a path that is not part of the contract."""
-    return _ROUTES.get((method, path))
+    described = _ROUTES.get((route.method, route.path))
+    if described is None or route.access.free:
+        return described
+    security: list[dict[str, list[str]]] = [{"bearer": []}] if token_mode else [{"bearer": []}, {}]
+    refusals = _errors(
+        TokenRequired("send the header Authorization: Bearer <token>"),
+        InvalidToken("the token has expired"),
+        Forbidden("the token is for other sessions"),
+        *([OriginNotAllowed()] if route.method != "GET" else []),
+        RateLimited("at most 100 requests per second", 1),
+    )
+    return {
+        **described,
+        "responses": _merged(refusals, described["responses"]),
+        "openapi_extra": {**described.get("openapi_extra", {}), "security": security},
+    }
+
+
+def _merged(refusals: dict[int, dict[str, Any]], responses: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    merged = {**refusals, **responses}
+    for status in refusals.keys() & responses.keys():
+        examples = {**_examples(refusals[status]), **_examples(responses[status])}
+        merged[status] = {
+            **responses[status],
+            "description": f"{responses[status]['description']}; {refusals[status]['description']}",
+            "content": {"application/json": {"examples": examples}},
+        }
+    return merged
+
+
+def _examples(response: dict[str, Any]) -> dict[str, Any]:
+    examples: dict[str, Any] = response["content"]["application/json"]["examples"]
+    return examples
 
 
 def _answer(model: type[BaseModel], description: str, example: Any, *, array: bool = False) -> dict[str, Any]:
@@ -205,6 +252,18 @@ _ROUTES: dict[tuple[str, str], dict[str, Any]] = {
                 _query("since", "Only messages with a later `ts`, in Unix milliseconds.", {"type": "number"}),
             ]
         },
+    },
+    ("POST", "/ticket"): {
+        "summary": "Get a ticket for one WebSocket",
+        "description": "For clients that can set neither headers nor subprotocols: connect to "
+        "`/ws/{session_id}?ticket=…` within 30 seconds, once. Without `session_id` it is good for each session that "
+        "the token is good for.",
+        "tags": ["client"],
+        "responses": {
+            200: _answer(models.Ticket, "A ticket.", {"ticket": "Yw3n…", "expires_in": 30}),
+            **_errors(InvalidField("session_id must be a string"), _DOWN),
+        },
+        "openapi_extra": {"requestBody": {**_body(models.TicketIn, {"session_id": "abc"}), "required": False}},
     },
     ("GET", "/sessions"): {
         "summary": "List sessions",

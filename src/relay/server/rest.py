@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from relay.config import Settings
 from relay.core.hub import Hub
 from relay.core.relay import Relay
 from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
-from relay.models import Session
+from relay.models import MetadataBounds, Session
+from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE, Caller
+from relay.server.guard import TICKET_SECONDS, Guard
 from relay.server.http import Answer, Request, Route
 from relay.server.query import Query
 from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
-from relay.wire import decode_prompt, decode_response, encode, history_item
+from relay.wire import decode_prompt, decode_response, decode_ticket, encode, history_item
 
 DEFAULT_TIMEOUT_SECONDS = 30
 MAX_TIMEOUT_SECONDS = 300
@@ -26,36 +29,46 @@ class Rest:
     """Every endpoint, and the table of where each is found."""
 
     def __init__(
-        self, relay: Relay, hub: Hub, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
+        self,
+        relay: Relay,
+        hub: Hub,
+        guard: Guard,
+        settings: Settings,
+        telemetry: Telemetry,
+        now_ms: Callable[[], int],
     ) -> None:
         self._relay = relay
+        self._guard = guard
         self._hub = hub
         self._settings = settings
         self._telemetry = telemetry
         self._now_ms = now_ms
+        self._bounds = MetadataBounds(settings.max_metadata_bytes, settings.max_metadata_depth)
 
     def routes(self) -> list[Route]:
         """The endpoints by method and path."""
         return [
-            Route("POST", "/prompt", self.post_prompt),
-            Route("GET", "/prompts/{session_id}", self.get_prompts),
-            Route("POST", "/response", self.post_response),
-            Route("GET", "/messages/{session_id}", self.get_messages),
-            Route("GET", "/sessions", self.get_sessions),
-            Route("GET", "/sessions/{session_id}", self.get_session),
-            Route("DELETE", "/sessions/{session_id}", self.delete_session),
-            Route("GET", "/healthz", self.healthz),
-            Route("GET", "/livez", self.livez),
-            Route("GET", "/readyz", self.readyz),
-            Route("GET", "/metrics", self.metrics),
-            Route("GET", "/ws", self.plain_websocket),
-            Route("GET", "/ws/", self.plain_websocket),
-            Route("GET", "/ws/{session_id}", self.plain_websocket),
+            Route("POST", "/prompt", self.post_prompt, CLIENTS),
+            Route("GET", "/prompts/{session_id}", self.get_prompts, AGENTS),
+            Route("POST", "/response", self.post_response, AGENTS),
+            Route("GET", "/messages/{session_id}", self.get_messages, ANY_ROLE),
+            Route("POST", "/ticket", self.post_ticket, CLIENTS),
+            Route("GET", "/sessions", self.get_sessions, ADMINS_EVERYWHERE),
+            Route("GET", "/sessions/{session_id}", self.get_session, ADMINS),
+            Route("DELETE", "/sessions/{session_id}", self.delete_session, ADMINS),
+            Route("GET", "/healthz", self.healthz, FREE),
+            Route("GET", "/livez", self.livez, ANY_ROLE),
+            Route("GET", "/readyz", self.readyz, ANY_ROLE),
+            Route("GET", "/metrics", self.metrics, ADMINS_EVERYWHERE),
+            Route("GET", "/ws", self.plain_websocket, CLIENTS),
+            Route("GET", "/ws/", self.plain_websocket, CLIENTS),
+            Route("GET", "/ws/{session_id}", self.plain_websocket, CLIENTS),
         ]
 
     async def post_prompt(self, request: Request) -> Answer:
         """A client submits a prompt."""
-        prompt = decode_prompt(await self._json_body(request))
+        prompt = decode_prompt(await self._json_body(request), self._bounds)
+        request.caller.require_session(prompt.session_id)
         client_msg_id = await self._relay.submit_prompt(prompt)
         return Answer(200, b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}")
 
@@ -67,6 +80,7 @@ class Rest:
         if timeout_seconds is None:
             timeout_seconds = DEFAULT_TIMEOUT_SECONDS
         if wait:
+            timeout_seconds = min(timeout_seconds, self._seconds_left(request.caller))
             prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.gone)
         else:
             prompts = await self._relay.pending(request.session_id)
@@ -74,7 +88,8 @@ class Rest:
 
     async def post_response(self, request: Request) -> Answer:
         """An agent answers a prompt."""
-        response = decode_response(await self._json_body(request))
+        response = decode_response(await self._json_body(request), self._bounds)
+        request.caller.require_session(response.session_id)
         posted = await self._relay.post_response(response)
         return Answer(
             200,
@@ -96,6 +111,13 @@ class Rest:
                 b',"total":%d,"limit":%d,"offset":%d}' % (page.total, limit, offset),
             ],
         )
+
+    async def post_ticket(self, request: Request) -> Answer:
+        """A client that can set no header gets a ticket for one WebSocket."""
+        body = await request.body(self._settings.max_body_bytes)
+        session_id = decode_ticket(_checked_json(request, body)) if body else None
+        ticket = await self._guard.make_ticket(request.caller, session_id)
+        return Answer(200, b'{"ticket":%b,"expires_in":%d}' % (encode(ticket), TICKET_SECONDS))
 
     async def get_sessions(self, request: Request) -> Answer:
         """Every session, in pages."""
@@ -144,10 +166,17 @@ class Rest:
 
     async def _json_body(self, request: Request) -> bytes:
         # The body first, even if its type is wrong: what is read to its end leaves the connection usable.
-        body = await request.body(self._settings.max_body_bytes)
-        if not _is_json(request.header(b"content-type")):
-            raise UnsupportedContentType("send the header Content-Type: application/json")
-        return body
+        return _checked_json(request, await request.body(self._settings.max_body_bytes))
+
+    def _seconds_left(self, caller: Caller) -> float:
+        """How long the caller's token is still good: a poll does not outlast it."""
+        return math.inf if caller.expires is None else max(0.0, caller.expires - self._now_ms() / 1000)
+
+
+def _checked_json(request: Request, body: bytes) -> bytes:
+    if not _is_json(request.headers.get(b"content-type")):
+        raise UnsupportedContentType("send the header Content-Type: application/json")
+    return body
 
 
 def _is_json(content_type: bytes | None) -> bool:

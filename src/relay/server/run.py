@@ -15,10 +15,11 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from relay import __version__
-from relay.config import Settings
+from relay.config import Settings, listed
 from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
+from relay.server.origin import is_local_peer
 from relay.server.protocols import HttpProtocol, WebSocketProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws import MAX_FRAME_BYTES
@@ -30,11 +31,14 @@ STOP_SECONDS = 6
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients and proxies keep an idle connection (httpx 5 s, nginx 60 s): they close it, not we, and no
 request is lost on one that was just closed."""
-AUTH_STATE = "none: whoever can reach this address can use it"
+
+
+INSECURE = "NONE: whoever can reach this address can use it"
 
 
 def serve(settings: Settings) -> None:
     """Run the relay until it is told to stop. Raises StartupError if it cannot begin."""
+    refuse_open_address(settings)
     app = create_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
@@ -58,6 +62,7 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     Raises StartupError if they cannot begin.
     """
     refuse_several_processes(settings, workers)
+    refuse_open_address(settings)
     telemetry = Telemetry(settings)
     listener = _listen(settings)
     bridge_uvicorn(telemetry)
@@ -80,6 +85,32 @@ def refuse_several_processes(settings: Settings, processes: int) -> None:
         )
 
 
+def refuse_open_address(settings: Settings) -> None:
+    """Raises StartupError if others could reach the relay and it would not ask who they are."""
+    if settings.token_mode or settings.insecure or _is_loopback(settings.host):
+        return
+    raise StartupError(
+        f"Others can reach {settings.host}, and no token is set: posting a prompt is close to running code on the "
+        "laptop behind the agent. Add --generate-token, or set RELAY_CLIENT_TOKEN, RELAY_AGENT_TOKEN and "
+        "RELAY_ADMIN_TOKEN. If everyone shall have access: --insecure."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # not an address: `_listen` says so
+    return all(is_local_peer(str(address[0])) for *_, address in found)
+
+
+def _auth_state(settings: Settings) -> str:
+    if settings.token_mode:
+        roles = [role for role, tokens in settings.role_tokens.items() if listed(tokens)]
+        return "tokens: " + ", ".join([*roles, *(["signed session tokens"] if listed(settings.secret) else [])])
+    return INSECURE if settings.insecure else "open to this machine only; for others: --generate-token"
+
+
 def _uvicorn_config(app: FastAPI | str, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -91,6 +122,7 @@ def _uvicorn_config(app: FastAPI | str, **more: Any) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # the guard looks at them itself, and only for limits
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
@@ -154,7 +186,7 @@ def _announce(settings: Settings, listener: socket.socket, telemetry: Telemetry,
         url=url,
         docs=f"{url}/docs",
         store=without_password(settings.store_url),
-        auth="none",
+        auth="tokens" if settings.token_mode else "insecure" if settings.insecure else "loopback",
         workers=workers,
         version=__version__,
     )
@@ -172,7 +204,7 @@ def _print_banner(url: str, settings: Settings) -> None:
         "docs": f"{url}/docs",
         "listen": f"{url.replace('http', 'ws', 1)}/ws/<session_id>",
         "store": without_password(settings.store_url),
-        "auth": AUTH_STATE,
+        "auth": _auth_state(settings),
     }.items():
         console.print(f"  {name:<8}{value}")
     console.print("\n  Press Ctrl+C to stop.\n", style="dim")

@@ -7,6 +7,7 @@ from the two tables below.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, MutableMapping
@@ -29,6 +30,10 @@ EVENTS = {
     "server_started": ("info", "The server accepts connections; with its address, store and authentication."),
     "server_stopping": ("info", "A signal to stop has come: polls end, sockets are closed."),
     "server_stopped": ("info", "Everything has ended in order."),
+    "server_insecure": (
+        "warning",
+        "RELAY_INSECURE is set: whoever can reach the address can post prompts to the agent and read every session.",
+    ),
     "unknown_setting": ("warning", "A RELAY_* variable is set that is not a setting."),
     "prompt_stored": ("info", "A prompt was kept, or had been already (duplicate)."),
     "prompt_fetched": ("info", "An agent was handed pending prompts."),
@@ -48,7 +53,7 @@ EVENTS = {
 
 STORE_FAILURE_SECONDS = 1.0
 
-CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1009, 1011, 1012, 4008, 4404}
+CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1008, 1009, 1011, 1012, 4008, 4401, 4404}
 """Close codes with a series of their own; a client may send any of thousands."""
 
 
@@ -221,6 +226,7 @@ def bridge_uvicorn(telemetry: Telemetry) -> None:
     root.setLevel(logging.WARNING)
 
 
+_TICKET = re.compile(r"ticket=[^&\s\"]*")
 _NOT_ERRORS = {
     # uvicorn 0.54 sends a refusal of a handshake and then complains that there was none (Kludex/uvicorn#3138).
     "ASGI callable returned without completing handshake.",
@@ -229,11 +235,18 @@ _NOT_ERRORS = {
 }
 
 
-def silence_false_errors() -> None:
-    """Keep out of the log what uvicorn reports as an error of ours and is none."""
-    logger = logging.getLogger("uvicorn.error")
-    if _is_error not in logger.filters:
-        logger.addFilter(_is_error)
+def tidy_uvicorn() -> None:
+    """Keep out of uvicorn's own log what it takes for an error of ours and is none, and every ticket."""
+    for name, rule in (("uvicorn.error", _is_error), ("uvicorn.error", _hide_ticket), ("uvicorn.access", _hide_ticket)):
+        logger = logging.getLogger(name)
+        if rule not in logger.filters:
+            logger.addFilter(rule)
+
+
+def _hide_ticket(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(_TICKET.sub("ticket=…", arg) if isinstance(arg, str) else arg for arg in record.args)
+    return True
 
 
 def _is_error(record: logging.LogRecord) -> bool:

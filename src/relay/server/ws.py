@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 from fastapi import WebSocket
@@ -17,10 +17,12 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from relay.core.relay import Relay
-from relay.core.subscriber import Frame, Subscriber
+from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
 from relay.errors import InvalidField, InvalidJson, NotFound, RelayError, SessionNotFound, UpgradeRequired
 from relay.models import check_id
-from relay.server.asgi import is_utf8_path, send_answer
+from relay.server.asgi import AsgiHead, is_utf8_path, send_answer
+from relay.server.auth import Caller
+from relay.server.guard import Guard, subprotocol
 from relay.server.http import error_answer
 from relay.server.telemetry import Telemetry
 from relay.wire import encode
@@ -77,29 +79,48 @@ def _error_frame(error: RelayError) -> Frame:
 class Sockets:
     """Serves WebSocket clients."""
 
-    def __init__(self, relay: Relay, telemetry: Telemetry, now_ms: Callable[[], int]) -> None:
+    def __init__(self, relay: Relay, guard: Guard, telemetry: Telemetry, now_ms: Callable[[], int]) -> None:
         self._relay = relay
+        self._guard = guard
         self._telemetry = telemetry
         self._now_ms = now_ms
 
     async def serve(self, websocket: WebSocket, session_id: str) -> None:
         """Listen on behalf of one client until either side ends it."""
+        head = AsgiHead(websocket.scope, session_id)
         try:
-            subscriber = await self._admit(websocket.scope, session_id)
+            head.caller = await self._guard.check_socket(head, head.query)
+            subscriber = await self._subscribe(websocket.scope, session_id)
         except RelayError as error:
             await self.refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
         try:
-            await websocket.accept()
+            await websocket.accept(subprotocol(head.headers))
             self._telemetry.client_connected(session_id)
-            close_code = await self._exchange(websocket, subscriber)
+            with self._until_expired(head.caller, subscriber):
+                close_code = await self._exchange(websocket, subscriber)
             self._telemetry.client_disconnected(session_id, close_code)
         except WebSocketDisconnect:
             pass  # gone before the handshake was done
         finally:
-            self._relay.unsubscribe(subscriber)
+            await self._relay.unsubscribe(subscriber)
 
-    async def _admit(self, scope: Scope, session_id: str) -> Subscriber:
+    @contextlib.contextmanager
+    def _until_expired(self, caller: Caller, subscriber: Subscriber) -> Iterator[None]:
+        """Close the socket when the token with which it was opened expires."""
+        if caller.expires is None:
+            yield
+            return
+        seconds_left = caller.expires - self._now_ms() / 1000
+        timer = asyncio.get_running_loop().call_later(
+            seconds_left, subscriber.close, CLOSE_TOKEN_EXPIRED, "token expired"
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _subscribe(self, scope: Scope, session_id: str) -> Subscriber:
         if "\ufffd" in session_id and not is_utf8_path(scope):
             raise SessionNotFound
         try:
@@ -170,6 +191,12 @@ class Sockets:
 
     async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a WebSocket to a path where there is none."""
+        head = AsgiHead(scope, "")
+        try:
+            await self._guard.check_socket(head, head.query)
+        except RelayError as refusal:
+            await self.refuse(refusal, scope, receive, send)
+            return
         if scope["path"] in ("/ws", "/ws/"):
             error: RelayError = UpgradeRequired("the path is /ws/{session_id}")
         else:

@@ -12,13 +12,13 @@ import httpx2 as httpx
 import pytest
 
 from tests.protocol.bad_input.conftest import unharmed
-from tests.protocol.talk import Talk
+from tests.protocol.talk import Address, Talk
 
 
 @contextmanager
-def dial(url: str) -> Iterator[socket.socket]:
+def dial(at: Address) -> Iterator[socket.socket]:
     """A bare connection to the server."""
-    address = httpx.URL(url)
+    address = httpx.URL(at.url)
     with socket.create_connection((address.host, address.port or 80), timeout=10) as connection:
         yield connection
 
@@ -59,45 +59,45 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
-def test_malformed_http_gets_400_and_the_server_goes_on(talk: Talk, url: str, request_bytes: bytes) -> None:
+def test_malformed_http_gets_400_and_the_server_goes_on(talk: Talk, at: Address, request_bytes: bytes) -> None:
     with unharmed(talk):
-        with dial(url) as connection:
+        with dial(at) as connection:
             connection.sendall(request_bytes)
             assert read_to_end(connection).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert talk.http.get("/healthz").status_code == 200
 
 
-def test_malformed_http_behind_a_good_request_spoils_only_itself(talk: Talk, url: str) -> None:
-    with unharmed(talk), dial(url) as connection:
+def test_malformed_http_behind_a_good_request_spoils_only_itself(talk: Talk, at: Address) -> None:
+    with unharmed(talk), dial(at) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
         connection.sendall(b"nonsense\r\n\r\n")
         assert read_to_end(connection).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-def _post(body: bytes, *headers: bytes) -> bytes:
+def _post(at: Address, body: bytes, *headers: bytes) -> bytes:
     lines = (b"POST /prompt HTTP/1.1", b"Host: x", b"Content-Type: application/json", *headers)
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+    return b"\r\n".join(lines) + b"\r\n" + at.header_lines + b"\r\n" + body
 
 
-def _unfinished(session_id: str) -> dict[str, bytes]:
+def _unfinished(at: Address, session_id: str) -> dict[str, bytes]:
     """Requests whose body is complete JSON as far as it came, but of which more was promised."""
     prompt = json.dumps({"session_id": session_id, "prompt": "Hello"}).encode()
     return {
-        "headers only": _post(b"", b"Content-Length: 500"),
-        "half the headers": _post(b"")[:-4],
-        "half the length": _post(prompt, b"Content-Length: 500"),
-        "one byte short": _post(prompt, b"Content-Length: %d" % (len(prompt) + 1)),
-        "no last chunk": _post(b"%x\r\n%b\r\n" % (len(prompt), prompt), b"Transfer-Encoding: chunked"),
-        "half a chunk": _post(b"500\r\n" + prompt, b"Transfer-Encoding: chunked"),
+        "headers only": _post(at, b"", b"Content-Length: 500"),
+        "half the headers": _post(at, b"")[:-4],
+        "half the length": _post(at, prompt, b"Content-Length: 500"),
+        "one byte short": _post(at, prompt, b"Content-Length: %d" % (len(prompt) + 1)),
+        "no last chunk": _post(at, b"%x\r\n%b\r\n" % (len(prompt), prompt), b"Transfer-Encoding: chunked"),
+        "half a chunk": _post(at, b"500\r\n" + prompt, b"Transfer-Encoding: chunked"),
     }
 
 
 @pytest.mark.parametrize("half_closed", [True, False], ids=["half-closed", "reset"])
-@pytest.mark.parametrize("how", list(_unfinished("")))
-def test_a_body_that_is_cut_off_stores_nothing(talk: Talk, url: str, how: str, half_closed: bool) -> None:
-    with unharmed(talk), dial(url) as connection:
-        connection.sendall(_unfinished(talk.session_id)[how])
+@pytest.mark.parametrize("how", list(_unfinished(Address(""), "")))
+def test_a_body_that_is_cut_off_stores_nothing(talk: Talk, at: Address, how: str, half_closed: bool) -> None:
+    with unharmed(talk), dial(at) as connection:
+        connection.sendall(_unfinished(at, talk.session_id)[how])
         if half_closed:
             connection.shutdown(socket.SHUT_WR)
             assert read_to_end(connection) == b""  # so that the server has seen the end
@@ -109,10 +109,10 @@ def test_a_body_that_is_cut_off_stores_nothing(talk: Talk, url: str, how: str, h
 
 @pytest.mark.parametrize("expect", [(), (b"Expect: 100-continue",)], ids=["", "100-continue"])
 def test_a_length_over_1_mib_is_refused_before_any_of_it_is_sent(
-    talk: Talk, url: str, expect: tuple[bytes, ...]
+    talk: Talk, at: Address, expect: tuple[bytes, ...]
 ) -> None:
-    with unharmed(talk), dial(url) as connection:
-        connection.sendall(_post(b"", b"Content-Length: 1048577", *expect))
+    with unharmed(talk), dial(at) as connection:
+        connection.sendall(_post(at, b"", b"Content-Length: 1048577", *expect))
         connection.shutdown(socket.SHUT_WR)
         head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")

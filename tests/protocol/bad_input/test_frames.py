@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from tests.protocol.bad_input.conftest import unharmed
 from tests.protocol.conftest import Listen
-from tests.protocol.talk import Talk, closed, next_frame
+from tests.protocol.talk import Address, Talk, closed, next_frame
 
 MAX_FRAME_BYTES = 65_536
 
@@ -168,9 +167,9 @@ NO_ID = {
         pytest.param("/messages/a", 404, NO_WEBSOCKET, id="route of a GET"),
     ],
 )
-def test_a_handshake_that_is_refused(talk: Talk, url: str, path: str, status: int, error: dict[str, str]) -> None:
+def test_a_handshake_that_is_refused(talk: Talk, at: Address, path: str, status: int, error: dict[str, str]) -> None:
     with unharmed(talk):
-        with pytest.raises(InvalidStatus) as refused, connect(url.replace("http", "ws", 1) + path):
+        with pytest.raises(InvalidStatus) as refused, at.connect(path):
             pass
         answer = refused.value.response
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
