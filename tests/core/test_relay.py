@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -70,8 +70,8 @@ class World:
     async def answer(self, client_msg_id: str, text: str, session_id: str = "s1") -> None:
         await self.relay.post_response(NewResponse(session_id, client_msg_id, text))
 
-    async def never(self) -> None:
-        await asyncio.Event().wait()
+    def never(self, tell: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     async def poll(self, seconds: float = 30) -> list[str]:
         entries = await self.relay.wait_pending("s1", seconds, self.never)
@@ -166,16 +166,19 @@ async def test_a_poll_ends_with_nothing_when_its_time_is_up() -> None:
 async def test_a_poll_ends_when_its_caller_hangs_up() -> None:
     world = await make_world()
     await world.answer(await world.ask(), "x")
-    gone = asyncio.Event()
+    told: list[Callable[[], None]] = []
+    taken_back: list[bool] = []
 
-    async def hung_up() -> None:
-        await gone.wait()
+    def when_gone(tell: Callable[[], None]) -> Callable[[], None]:
+        told.append(tell)
+        return lambda: taken_back.append(True)
 
-    poll = asyncio.create_task(world.relay.wait_pending("s1", 30, hung_up))
+    poll = asyncio.create_task(world.relay.wait_pending("s1", 30, when_gone))
     await settle()
-    gone.set()
+    told[0]()
     with pytest.raises(ClientGone):
         await asyncio.wait_for(poll, 5)
+    assert taken_back == [True]
     assert not world.hub.listened()
 
 

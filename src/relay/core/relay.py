@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from relay.config import Settings, UnknownSession
-from relay.core.hub import Hub, Waiter
+from relay.core.hub import Hub
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import CLOSE_SESSION_DELETED, CLOSE_SLOW, Frame, Subscriber
 from relay.errors import (
@@ -127,17 +128,20 @@ class Relay:
         return prompts
 
     async def wait_pending(
-        self, session_id: str, timeout_seconds: float, gone: Callable[[], Awaitable[None]]
+        self,
+        session_id: str,
+        timeout_seconds: float,
+        when_gone: Callable[[Callable[[], None]], Callable[[], object]],
     ) -> Sequence[Entry]:
         """Prompts without a response; if there are none, wait for one, and return none when the time is up.
 
-        `gone` returns when the caller has hung up; it is called only if there is a wait, which then ends with
-        ClientGone. Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
+        `when_gone` is given a function to call when the caller hangs up, and returns one that takes that back; it is
+        used only if there is a wait, which then ends with ClientGone. Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        cause = watch = None
-        seated = False
+        cause: WakeCause | None = None
+        forget: Callable[[], object] | None = None
         # Register before reading: a prompt kept between the read and the wait would otherwise sleep until the
         # timeout. The cost is one spurious wake-up, which the loop absorbs.
         with self._hub.waiter(session_id) as waiter:
@@ -146,11 +150,10 @@ class Relay:
                     left = deadline - loop.time()
                     if left <= 0 or cause in (WakeCause.TIMEOUT, WakeCause.DRAIN):
                         break
-                    if watch is None:
+                    if forget is None:
                         self._hub.admit_wait()
                         await self._take_seat(session_id, Seat.POLL)
-                        seated = True
-                        watch = loop.create_task(_tell_when(gone, waiter))
+                        forget = when_gone(partial(waiter.wake, WakeCause.GONE))
                     cause = await waiter.wait(left, SAFETY_SECONDS)
                     self._observer.poll_woken(cause)
                     if cause is WakeCause.GONE:
@@ -158,9 +161,8 @@ class Relay:
                     if cause is WakeCause.DELETED:
                         raise SessionNotFound
             finally:
-                if watch is not None:
-                    watch.cancel()
-                if seated:
+                if forget is not None:
+                    forget()
                     await self._leave_seat(session_id, Seat.POLL)
         self._fetched(session_id, prompts)
         return prompts
@@ -320,8 +322,3 @@ class Relay:
             clients=clients,
             waiting_agents=waiting,
         )
-
-
-async def _tell_when(gone: Callable[[], Awaitable[None]], waiter: Waiter) -> None:
-    await gone()
-    waiter.wake(WakeCause.GONE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -93,9 +93,13 @@ class AsgiRequest(AsgiHead):
             raise kind(f"the body is over {max_bytes} bytes")
         return b"".join(parts)
 
-    async def gone(self) -> None:
+    def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
+        return asyncio.get_running_loop().create_task(self._watch(tell)).cancel
+
+    async def _watch(self, tell: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        tell()
 
 
 class AsgiDoor:

@@ -36,8 +36,8 @@ class Request(Protocol):
     async def body(self, max_bytes: int) -> bytes:
         """The whole body. Raises BodyTooLarge as soon as it is known to be longer, ClientGone if it never ends."""
 
-    async def gone(self) -> None:
-        """Return when the caller has hung up."""
+    def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
+        """Call `tell` when the caller hangs up, unless the function that is returned was called before."""
 
 
 class Answer(msgspec.Struct, frozen=True):

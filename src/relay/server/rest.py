@@ -81,7 +81,7 @@ class Rest:
             timeout_seconds = DEFAULT_TIMEOUT_SECONDS
         if wait:
             timeout_seconds = min(timeout_seconds, self._seconds_left(request.caller))
-            prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.gone)
+            prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.when_gone)
         else:
             prompts = await self._relay.pending(request.session_id)
         return Answer(200, _array((prompt.data,) for prompt in prompts))
