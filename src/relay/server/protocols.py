@@ -5,11 +5,13 @@ These classes are not a documented extension point of uvicorn: the version is pi
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidMessage, InvalidState
 from websockets.http11 import Request
 
 from relay.errors import BadRequest, HeadersTooLarge, RelayError
@@ -24,13 +26,19 @@ ABORT_SECONDS = 4.0
 """How long a peer may still take to read what was sent before the connection is closed, close frame included."""
 
 
-def _response(error: RelayError) -> bytes:
+WEBSOCKET_VERSION = b"sec-websocket-version: 13\r\n"
+"""A client that asks for another version is told which one is spoken here (RFC 6455, section 4.4)."""
+
+
+def _response(error: RelayError, more_headers: bytes = b"") -> bytes:
     """The error as a whole HTTP response after which the connection is closed."""
     body = encode(error.as_dict())
     return (
         STATUS_LINE[error.status]
         + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
-        + b"cache-control: no-store\r\nconnection: close\r\n\r\n"
+        + b"cache-control: no-store\r\nconnection: close\r\n"
+        + more_headers
+        + b"\r\n"
         + body
     )
 
@@ -118,16 +126,35 @@ class HttpProtocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Refuses a malformed handshake in our shape, and can end a connection whose peer does not read."""
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        unread = self.conn.handshake_exc
+        if unread is not None and not self.handshake_complete:
+            # Its parser takes less than ours, 8 KiB a line; uvicorn would never send its answer.
+            self._refuse(BadRequest() if isinstance(unread, InvalidMessage) else HeadersTooLarge(f"{unread}"))
+
     def handle_connect(self, event: Request) -> None:
         response = self.conn.accept(event)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            self.handshake_complete = self.close_sent = True
-            self.transport.write(_response(BadRequest(response.body.decode().strip())))
-            self.transport.close()
+            self._refuse(BadRequest(response.body.decode().strip()))
             return
         super().handle_connect(event)
         # The application's task exists, but has not run yet.
         cast(dict[str, Any], self.scope["extensions"])[HANG_UP] = self.hang_up
+        # Frames that come before the handshake is answered wait until the application takes it: uvicorn would answer
+        # them ahead of it, or raise.
+        self.read_paused = True
+        self.transport.pause_reading()
+
+    def _refuse(self, error: RelayError) -> None:
+        self.handshake_complete = self.close_sent = True
+        self.transport.write(_response(error, WEBSOCKET_VERSION))
+        self.transport.close()
+
+    def send_receive_event_to_app(self) -> None:
+        # Text that is not UTF-8, with the client's close behind it in one packet: that close is the answer.
+        with contextlib.suppress(InvalidState):
+            super().send_receive_event_to_app()
 
     def hang_up(self, code: int, reason: str) -> None:
         """Write a close frame behind what the peer has not read, and abort if it does not read that either."""

@@ -182,9 +182,10 @@ def _checked_json(request: Request, body: bytes) -> bytes:
 def _is_json(content_type: bytes | None) -> bool:
     if content_type == b"application/json":
         return True
-    media, *parameters = (content_type or b"").lower().replace(b'"', b"").replace(b" ", b"").split(b";")
-    charsets = [parameter for parameter in parameters if parameter.startswith(b"charset=")]
-    return media == b"application/json" and charsets in ([], [b"charset=utf-8"])
+    media, *parameters = (content_type or b"").lower().split(b";")
+    pairs = [parameter.partition(b"=") for parameter in parameters]
+    charsets = [value.strip(b' \t"') for name, _, value in pairs if name.strip(b" \t") == b"charset"]
+    return media.strip(b" \t") == b"application/json" and charsets in ([], [b"utf-8"])
 
 
 def _page(query: Query) -> tuple[int, int]:

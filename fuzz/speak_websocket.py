@@ -1,0 +1,148 @@
+"""Raw bytes on a WebSocket connection, through the protocol class and the application of `relay serve`.
+
+The first byte of an input says how the rest is cut into packets, and whether they come before the handshake is
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from uvicorn.server import ServerState
+
+from relay.config import LogLevel, Settings
+from relay.server.app import create_app
+from relay.server.protocols import WebSocketProtocol
+from relay.server.run import _uvicorn_config
+
+HANDSHAKE = (
+    b"GET /ws/fuzz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+TURNS = 1_000
+"""The application needs a few turns of the loop for each packet; so many only if it hangs."""
+
+
+class Connection(asyncio.Transport):
+    """A connection without a network, as strict as a real one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.protocol: WebSocketProtocol | None = None
+        self.written = b""
+        self.paused = False
+        self.closing = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+    def write(self, data: Any) -> None:
+        if not self.closing:
+            self.written += data
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        if not self.closing:
+            self.closing = True
+            assert self.protocol is not None
+            self._loop.call_soon(self.protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+
+class _Collector(logging.Handler):
+    def __init__(self, complaints: list[object]) -> None:
+        super().__init__(logging.WARNING)
+        self._complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._complaints.append(record.getMessage())
+
+
+@contextmanager
+def opened() -> Iterator[Callable[[bytes], None]]:
+    """The target, with a relay behind it."""
+    loop = asyncio.new_event_loop()
+    app = create_app(Settings(log_level=LogLevel.ERROR))
+    complaints: list[object] = []
+    app.state.telemetry.internal_error = complaints.append
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    handler = _Collector(complaints)
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(handler)
+    config = _uvicorn_config(app)
+    config.load()
+    running = app.router.lifespan_context(app)
+    loop.run_until_complete(running.__aenter__())
+
+    def target(data: bytes) -> None:
+        state = ServerState()
+        connection = Connection(loop)
+        connection.protocol = WebSocketProtocol(config, state, {}, loop)
+        loop.run_until_complete(_speak(connection, connection.protocol, state, data))
+        assert not complaints, complaints
+        check_said(connection.written)
+
+    try:
+        yield target
+    finally:
+        loop.run_until_complete(running.__aexit__(None, None, None))
+        logger.removeHandler(handler)
+        loop.close()
+
+
+async def _speak(connection: Connection, protocol: WebSocketProtocol, state: ServerState, data: bytes) -> None:
+    """A whole conversation: handshake, packets, the end."""
+    how, said = (data[0], data[1:]) if data else (0, b"")
+    size = (how & 0x7F) or len(said) or 1
+    protocol.connection_made(connection)
+    protocol.data_received(HANDSHAKE)
+    if how < 0x80:
+        await _until(lambda: protocol.handshake_complete)
+    for start in range(0, len(said), size):
+        await _until(lambda: not connection.paused or connection.closing)
+        if connection.closing:
+            break
+        protocol.data_received(said[start : start + size])
+    await _until(lambda: not connection.paused or connection.closing)
+    connection.close()
+    await _until(lambda: not state.tasks)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not become so")
+
+
+def check_said(written: bytes) -> None:
+    """The server's side: an answer to the handshake, whole frames, and nothing after a close frame."""
+    head, _, frames = written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 101 "), written
+    last = -1
+    while frames:
+        assert last != 8, "a frame after the close frame"
+        assert frames[0] in (0x81, 0x88, 0x8A), frames
+        assert frames[1] <= 126, frames
+        start, size = (4, int.from_bytes(frames[2:4], "big")) if frames[1] == 126 else (2, frames[1])
+        assert len(frames) >= start + size, frames
+        payload, last = frames[start : start + size], frames[0] & 0x0F
+        if last == 8:
+            assert not payload or 1000 <= int.from_bytes(payload[:2], "big") <= 4999, payload
+        frames = frames[start + size :]
