@@ -136,7 +136,8 @@ class Relay:
         """Prompts without a response; if there are none, wait for one, and return none when the time is up.
 
         `when_gone` is given a function to call when the caller hangs up, and returns one that takes that back; it is
-        used only if there is a wait, which then ends with ClientGone. Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
+        used only if there is a wait, which then ends with ClientGone.
+        Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
