@@ -20,9 +20,10 @@ from relay.server.protocols import WebSocketProtocol
 from relay.server.run import _uvicorn_config
 
 HANDSHAKE = (
-    b"GET /ws/fuzz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    b"GET /ws/fuzz HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+"""As the HTTP protocol class hands it on, with names in lower case."""
 TURNS = 1_000
 """The application needs a few turns of the loop for each packet; so many only if it hangs."""
 
