@@ -16,6 +16,7 @@ from relay.server.app import create_app
 from relay.server.asgi import AsgiDoor
 from relay.server.http import Answer, Request, Route
 from relay.server.telemetry import Telemetry
+from relay.server.uploads import Uploads
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.memory import MemoryStore
 from tests.factories import some_settings
@@ -30,7 +31,7 @@ def door(
     endpoint: Callable[[Request], Awaitable[Answer]], telemetry: Telemetry
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
-    found = AsgiDoor([Route("GET", "/x", endpoint)], telemetry)
+    found = AsgiDoor([Route("GET", "/x", endpoint)], telemetry, Uploads(30))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint_and_session = found.find(scope)

@@ -14,9 +14,10 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
-from relay.errors import BodyTooLarge, MessageTooLarge, RelayError, SessionNotFound
+from relay.errors import BodyTooLarge, MessageTooLarge, RelayError, RequestTimeout, SessionNotFound
 from relay.server.http import INTERNAL_ERROR, Answer, Endpoint, Route, error_answer
 from relay.server.telemetry import Telemetry
+from relay.server.uploads import Uploads
 
 PIECE_BYTES = 65_536
 """How much of a large answer is handed to the server at a time."""
@@ -25,6 +26,8 @@ LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 * 1024**2
 """How much longer a refused upload is read and thrown away. Hanging up at once would reset the connection, and the
 caller, still sending, would never see why."""
+
+CLOSE = (b"connection", b"close")
 
 
 def is_utf8_path(scope: Scope) -> bool:
@@ -39,11 +42,12 @@ def is_utf8_path(scope: Scope) -> bool:
 class AsgiRequest:
     """A `Request` over ASGI's receive channel."""
 
-    __slots__ = ("_receive", "_scope", "query", "session_id")
+    __slots__ = ("_receive", "_scope", "_uploads", "query", "session_id")
 
-    def __init__(self, scope: Scope, receive: Receive, session_id: str) -> None:
+    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads) -> None:
         self._scope = scope
         self._receive = receive
+        self._uploads = uploads
         self.session_id = session_id
         self.query: bytes = scope["query_string"]
 
@@ -57,6 +61,9 @@ class AsgiRequest:
         length = self.header(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
+        return await self._uploads.read(self._whole_body(max_bytes))
+
+    async def _whole_body(self, max_bytes: int) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         while more and size <= max_bytes:
@@ -79,8 +86,9 @@ class AsgiRequest:
 class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
-    def __init__(self, routes: Iterable[Route], telemetry: Telemetry) -> None:
+    def __init__(self, routes: Iterable[Route], telemetry: Telemetry, uploads: Uploads) -> None:
         self._telemetry = telemetry
+        self._uploads = uploads
         self._exact: dict[tuple[str, str], Endpoint] = {}
         self._with_session: dict[tuple[str, str], Endpoint] = {}
         for route in routes:
@@ -110,10 +118,14 @@ class AsgiDoor:
         try:
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
-            answer = await endpoint(AsgiRequest(scope, receive, session_id))
+            answer = await endpoint(AsgiRequest(scope, receive, session_id, self._uploads))
         except BodyTooLarge as error:
             self._telemetry.request_refused(error)
             await _refuse_upload(error_answer(error), receive, send)
+            return
+        except RequestTimeout as error:
+            self._telemetry.request_refused(error)
+            await send_answer(error_answer(error), send, CLOSE)
             return
         except RelayError as error:
             self._telemetry.request_refused(error)
@@ -170,7 +182,7 @@ async def _refuse_upload(answer: Answer, receive: Receive, send: Send) -> None:
             await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
         await send({"type": "http.response.body", "body": b""})
 
-    await send_answer(answer, send_and_linger, (b"connection", b"close"))
+    await send_answer(answer, send_and_linger, CLOSE)
 
 
 async def _discard(receive: Receive) -> None:

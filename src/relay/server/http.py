@@ -29,7 +29,11 @@ class Request(Protocol):
         """The first header with this lower-case name."""
 
     async def body(self, max_bytes: int) -> bytes:
-        """The whole body. Raises BodyTooLarge as soon as it is known to be longer, ClientGone if it never ends."""
+        """The whole body.
+
+        Raises BodyTooLarge as soon as it is known to be longer, RequestTimeout if it does not arrive in time,
+        ClientGone if it never ends.
+        """
 
     async def gone(self) -> None:
         """Return when the caller has hung up."""

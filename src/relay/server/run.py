@@ -19,9 +19,11 @@ from relay.config import Settings
 from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
-from relay.server.protocols import HttpProtocol, WebSocketProtocol
+from relay.server.peers import raise_open_files
+from relay.server.protocols import HttpProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws import MAX_FRAME_BYTES
+from relay.server.ws_protocol import WebSocketProtocol
 from relay.store import is_shared
 
 BACKLOG = 2048
@@ -35,6 +37,7 @@ AUTH_STATE = "none: whoever can reach this address can use it"
 
 def serve(settings: Settings) -> None:
     """Run the relay until it is told to stop. Raises StartupError if it cannot begin."""
+    raise_open_files()
     app = create_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
@@ -58,6 +61,7 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     Raises StartupError if they cannot begin.
     """
     refuse_several_processes(settings, workers)
+    raise_open_files()
     telemetry = Telemetry(settings)
     listener = _listen(settings)
     bridge_uvicorn(telemetry)
