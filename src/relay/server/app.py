@@ -68,7 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     store = make_store(settings)
     relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
     rest = Rest(relay, hub, settings, telemetry, now_ms)
-    sockets = Sockets(relay, telemetry, now_ms)
+    sockets = Sockets(relay, settings, telemetry, now_ms)
     peers = Peers(settings, telemetry)
     uploads = Uploads(settings.body_timeout_seconds)
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)

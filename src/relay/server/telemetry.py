@@ -48,7 +48,7 @@ EVENTS = {
 
 STORE_FAILURE_SECONDS = 1.0
 
-CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1009, 1011, 1012, 4008, 4404}
+CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1008, 1009, 1011, 1012, 4008, 4404}
 """Close codes with a series of their own; a client may send any of thousands."""
 
 
