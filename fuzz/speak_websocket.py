@@ -16,8 +16,8 @@ from uvicorn.server import ServerState
 
 from relay.config import LogLevel, Settings
 from relay.server.app import create_app
-from relay.server.protocols import WebSocketProtocol
 from relay.server.run import _uvicorn_config
+from relay.server.ws_protocol import WebSocketProtocol
 
 HANDSHAKE = (
     b"GET /ws/fuzz HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -78,22 +78,24 @@ class _Collector(logging.Handler):
 def opened() -> Iterator[Callable[[bytes], None]]:
     """The target, with a relay behind it."""
     loop = asyncio.new_event_loop()
-    app = create_app(Settings(log_level=LogLevel.ERROR))
+    settings = Settings(log_level=LogLevel.ERROR, max_frames_per_second=1_000_000)
+    app = create_app(settings)
     complaints: list[object] = []
     app.state.telemetry.internal_error = complaints.append
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     handler = _Collector(complaints)
     logger = logging.getLogger("uvicorn.error")
     logger.addHandler(handler)
-    config = _uvicorn_config(app)
+    config = _uvicorn_config(app, settings)
     config.load()
     running = app.router.lifespan_context(app)
-    loop.run_until_complete(running.__aenter__())
+    entering: Any = running.__aenter__()
+    app_state = dict(loop.run_until_complete(entering))
 
     def target(data: bytes) -> None:
         state = ServerState()
         connection = Connection(loop)
-        connection.protocol = WebSocketProtocol(config, state, {}, loop)
+        connection.protocol = WebSocketProtocol(config, state, app_state, loop)
         loop.run_until_complete(_speak(connection, connection.protocol, state, data))
         assert not complaints, complaints
         check_said(connection.written)

@@ -18,6 +18,7 @@ from relay.server.auth import FREE
 from relay.server.guard import Guard
 from relay.server.http import Answer, Request, Route
 from relay.server.telemetry import Telemetry
+from relay.server.uploads import Uploads
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.memory import MemoryStore
 from tests.factories import GENEROUS, some_settings
@@ -33,7 +34,7 @@ def door(
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
     guard = Guard(some_settings(), MemoryStore(GENEROUS))
-    found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry)
+    found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry, Uploads(30))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint_and_session = found.find("GET", scope["path"])

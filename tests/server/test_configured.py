@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import httpx2 as httpx
+import psutil
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -131,6 +133,38 @@ def test_clients_have_a_bound_per_session_and_in_all() -> None:
         wait_until(lambda: "relay_connected_clients 1.0" in talk.http.get("/metrics").text)
         with listen(server, "s1") as client:
             talk.round_trip(client)
+
+
+def test_connections_have_a_bound() -> None:
+    with talking(max_connections=10) as (talk, server), ExitStack() as stack:
+        talk.prompt()  # on the first of them
+        first, *_ = [stack.enter_context(dial(server)) for _ in range(8)]
+        stack.enter_context(listen(server))
+        with httpx.Client(base_url=server.url) as eleventh:
+            refused = eleventh.get("/healthz")
+            assert_error(refused, 503, "too_many_connections", "Too many connections", "this server has at most 10")
+            assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert refusal(server)[0] == 503
+        many = [stack.enter_context(dial(server)) for _ in range(100)]  # they ask for nothing, and hold nothing up
+        assert {connection.recv(12) for connection in many} == {b"HTTP/1.1 503"}
+        talk.round_trip()
+        first.close()
+        wait_until(lambda: "relay_open_connections 9.0" in talk.http.get("/metrics").text)
+        with listen(server) as client:
+            talk.round_trip(client)
+
+
+def dial(server: Server) -> socket.socket:
+    """A connection that has asked for something, and may be kept."""
+    address = httpx.URL(server.url)
+    connection = socket.create_connection((address.host, address.port or 80), timeout=10)
+    connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    return connection
+
+
+def test_the_process_may_open_as_many_files_as_it_is_allowed_to(server: Server) -> None:
+    soft, hard = psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == hard
 
 
 def test_waiting_polls_have_a_bound() -> None:

@@ -28,9 +28,11 @@ from relay.server.asgi import AsgiDoor, route_path
 from relay.server.guard import Guard
 from relay.server.http import Route, error_answer
 from relay.server.pages import docs_page
+from relay.server.peers import STATE_KEY, Peers
 from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
 from relay.server.telemetry import Telemetry, tidy_uvicorn
+from relay.server.uploads import Uploads
 from relay.server.ws import Sockets, ping_frame
 from relay.store import make_store
 
@@ -77,12 +79,17 @@ def create_app(settings: Settings) -> FastAPI:
     relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
     guard = Guard(settings, store)
     rest = Rest(relay, hub, guard, settings, telemetry, now_ms)
-    sockets = Sockets(relay, guard, telemetry, now_ms)
+    sockets = Sockets(relay, guard, settings, telemetry, now_ms)
+    peers = Peers(settings, telemetry)
+    uploads = Uploads(settings.body_timeout_seconds)
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)
     telemetry.gauge("relay_waiting_polls", "Polls waiting now.", lambda: hub.waiters)
+    telemetry.gauge(
+        "relay_open_connections", "Connections of any kind; with `relay serve`.", lambda: len(peers.connections or ())
+    )
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         def stop() -> None:
             if not hub.draining:
                 telemetry.log("server_stopping", clients=hub.subscribers, waiting_polls=hub.waiters)
@@ -99,8 +106,8 @@ def create_app(settings: Settings) -> FastAPI:
             raise
         try:
             with call_on_stop(stop):
-                async with _chores(relay, hub, settings, telemetry):
-                    yield
+                async with _chores(relay, hub, peers, uploads, settings, telemetry):
+                    yield {STATE_KEY: peers}
         finally:
             await store.close()
             await asyncio.to_thread(telemetry.flush)
@@ -117,7 +124,7 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers={HTTPException: _framework_error},
         telemetry={"logs": False},  # its log records would carry what callers sent
     )
-    app.door = AsgiDoor(rest.routes(), guard, telemetry)
+    app.door = AsgiDoor(rest.routes(), guard, telemetry, uploads)
     for route in rest.routes():
         _declare(app, route, token_mode=settings.token_mode)
 
@@ -190,7 +197,9 @@ async def _framework_error(request: StarletteRequest, exc: Exception) -> Respons
 
 
 @asynccontextmanager
-async def _chores(relay: Relay, hub: Hub, settings: Settings, telemetry: Telemetry) -> AsyncIterator[None]:
+async def _chores(
+    relay: Relay, hub: Hub, peers: Peers, uploads: Uploads, settings: Settings, telemetry: Telemetry
+) -> AsyncIterator[None]:
     """What has to be done from time to time, one task for all sessions and sockets."""
     loop = asyncio.get_running_loop()
     ttl_seconds = settings.session_ttl_seconds or SWEEP_SECONDS
@@ -201,9 +210,16 @@ async def _chores(relay: Relay, hub: Hub, settings: Settings, telemetry: Telemet
     async def close_stalled() -> None:
         hub.close_stalled(loop.time())
 
+    async def cut_slow_peers() -> None:
+        if peers.connections is None:
+            uploads.cut(loop.time())  # under another server that is all that we can see
+        else:
+            await peers.sweep()
+
     tasks = [
         loop.create_task(_every(settings.ping_seconds, ping, telemetry)),
         loop.create_task(_every(min(STALL_CHECK_SECONDS, settings.send_timeout_seconds), close_stalled, telemetry)),
+        loop.create_task(_every(peers.sweep_seconds, cut_slow_peers, telemetry)),
         loop.create_task(_every(min(SWEEP_SECONDS, ttl_seconds / 4), relay.sweep_idle, telemetry)),
         loop.create_task(_measure_lag(telemetry)),
     ]

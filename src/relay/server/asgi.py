@@ -14,12 +14,21 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
-from relay.errors import BodyTooLarge, MessageTooLarge, OriginNotAllowed, RelayError, SessionNotFound, Unauthorized
+from relay.errors import (
+    BodyTooLarge,
+    MessageTooLarge,
+    OriginNotAllowed,
+    RelayError,
+    RequestTimeout,
+    SessionNotFound,
+    Unauthorized,
+)
 from relay.server.auth import ANY_ROLE, ANYONE
 from relay.server.guard import Guard
 from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
+from relay.server.uploads import Uploads
 
 PIECE_BYTES = 65_536
 """How much of a large answer is handed to the server at a time."""
@@ -32,6 +41,8 @@ LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 * 1024**2
 """How much longer a refused upload is read and thrown away. Hanging up at once would reset the connection, and the
 caller, still sending, would never see why."""
+
+CLOSE = (b"connection", b"close")
 
 
 def is_utf8_path(scope: Scope) -> bool:
@@ -69,16 +80,20 @@ def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 class AsgiRequest(AsgiHead):
     """A `Request` over ASGI's receive channel."""
 
-    __slots__ = ("_receive",)
+    __slots__ = ("_receive", "_uploads")
 
-    def __init__(self, scope: Scope, receive: Receive, session_id: str) -> None:
+    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads) -> None:
         super().__init__(scope, session_id)
         self._receive = receive
+        self._uploads = uploads
 
     async def body(self, max_bytes: int) -> bytes:
         length = self.headers.get(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
+        return await self._uploads.read(self._whole_body(max_bytes))
+
+    async def _whole_body(self, max_bytes: int) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         while more and size <= max_bytes:
@@ -105,9 +120,10 @@ class AsgiRequest(AsgiHead):
 class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
-    def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry) -> None:
+    def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads) -> None:
         self._guard = guard
         self._telemetry = telemetry
+        self._uploads = uploads
         self._exact: dict[tuple[str, str], Route] = {}
         self._with_session: dict[tuple[str, str], Route] = {}
         for route in routes:
@@ -133,7 +149,7 @@ class AsgiDoor:
 
     async def serve(self, route: Route, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
-        request = AsgiRequest(scope, receive, session_id)
+        request = AsgiRequest(scope, receive, session_id, self._uploads)
         try:
             request.caller = await self._guard.check(request, route.access)
             if "\ufffd" in session_id and not is_utf8_path(scope):
@@ -142,6 +158,10 @@ class AsgiDoor:
         except (BodyTooLarge, Unauthorized) as error:
             self._telemetry.request_refused(error)
             await _refuse_unread(error_answer(error), receive, send, self._guard.cors(request.headers))
+            return
+        except RequestTimeout as error:
+            self._telemetry.request_refused(error)
+            await send_answer(error_answer(error), send, (CLOSE, *self._guard.cors(request.headers)))
             return
         except RelayError as error:
             self._telemetry.request_refused(error)
@@ -192,9 +212,9 @@ async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) ->
     """Send a whole answer, a large one as fast as the caller reads it."""
     parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
     length = sum(map(len, parts))
+    described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
     headers = [
-        (b"content-type", answer.content_type),
-        (b"content-length", b"%d" % length),
+        *(() if answer.status == 204 else described),
         (b"cache-control", b"no-store"),
         *answer.headers,
         *more_headers,
@@ -232,7 +252,7 @@ async def _refuse_unread(answer: Answer, receive: Receive, send: Send, more_head
             await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
         await send({"type": "http.response.body", "body": b""})
 
-    await send_answer(answer, send_and_linger, ((b"connection", b"close"), *more_headers))
+    await send_answer(answer, send_and_linger, (CLOSE, *more_headers))
 
 
 async def _discard(receive: Receive) -> None:

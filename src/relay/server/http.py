@@ -34,7 +34,11 @@ class Request(Protocol):
     """Who is asking; the guard has let it in."""
 
     async def body(self, max_bytes: int) -> bytes:
-        """The whole body. Raises BodyTooLarge as soon as it is known to be longer, ClientGone if it never ends."""
+        """The whole body.
+
+        Raises BodyTooLarge as soon as it is known to be longer, RequestTimeout if it does not arrive in time,
+        ClientGone if it never ends.
+        """
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
         """Call `tell` when the caller hangs up, unless the function that is returned was called before."""

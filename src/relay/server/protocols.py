@@ -1,66 +1,89 @@
-"""Our additions to uvicorn's protocol classes, used by `relay serve`: what no ASGI application can do from inside.
+"""Our additions to uvicorn's HTTP protocol class, used by `relay serve`: what no ASGI application can do from inside.
 
-These classes are not a documented extension point of uvicorn: the version is pinned and the tests run through them.
+It is not a documented extension point of uvicorn: the version is pinned and the tests run through it. So with
+`ws_protocol.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from http import HTTPStatus
-from typing import Any, cast
+import asyncio
+from enum import Enum
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidMessage, InvalidState
-from websockets.http11 import Request
 
-from relay.errors import BadRequest, HeadersTooLarge, RelayError
-from relay.server.ws import HANG_UP
-from relay.wire import encode
-
-MAX_HEAD_BYTES = 65_536
-MAX_HEADER_FIELDS = 100
-"""uvicorn itself would take any number of any length into memory."""
+from relay.errors import BadRequest, HeadersTooLarge, RelayError, RequestTimeout, TooManyConnections
+from relay.server.http import error_answer
+from relay.server.peers import STATE_KEY, Leaving, Peers, Unread
 
 ABORT_SECONDS = 4.0
 """How long a peer may still take to read what was sent before the connection is closed, close frame included."""
 
 
-WEBSOCKET_VERSION = b"sec-websocket-version: 13\r\n"
-"""A client that asks for another version is told which one is spoken here (RFC 6455, section 4.4)."""
-
-
-def _response(error: RelayError, more_headers: bytes = b"") -> bytes:
+def response(error: RelayError, more_headers: bytes = b"") -> bytes:
     """The error as a whole HTTP response after which the connection is closed."""
-    body = encode(error.as_dict())
+    answer = error_answer(error)
+    assert isinstance(answer.body, bytes)
     return (
-        STATUS_LINE[error.status]
-        + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+        STATUS_LINE[answer.status]
+        + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(answer.body)
+        + b"".join(b"%b: %b\r\n" % header for header in answer.headers)
         + b"cache-control: no-store\r\nconnection: close\r\n"
         + more_headers
         + b"\r\n"
-        + body
+        + answer.body
     )
 
 
+class _Part(Enum):
+    """How far a request has arrived."""
+
+    HEAD = 1
+    BODY = 2
+    ALL = 3
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """Bounds the head of a request, and answers what is not even HTTP in the same shape as every other error."""
+    """Bounds what a peer may send and how long it may take, and answers what is not even HTTP in our shape.
+
+    A request must arrive in time and its answer must be read; how long the answer takes is not the peer's affair.
+    """
 
     _waiting_cycle: RequestResponseCycle | None = None
     """The request that is being served while others are pipelined behind it."""
     _head_bytes = 0
     _quiet_bytes = 0
     """Bytes taken in since the parser last had something to tell: a header, or a line between chunks, without end."""
+    _left = False
+    _part = _Part.HEAD
+    _step = 0
+    """Counts what brings a connection further: parts of requests and answers, but not bytes."""
+    _seen_step = -1
+    _seen_at = 0.0
+    """Since when the sweep has seen it at the same step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._peers: Peers = self.app_state[STATE_KEY]
+        self._unread = Unread()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._peers.connections = self.connections
+        if len(self.connections) > self._peers.max_connections:
+            error = TooManyConnections(f"this server has at most {self._peers.max_connections}")
+            self._leave(error, wait=True)
 
     def data_received(self, data: bytes) -> None:
         self._quiet_bytes += len(data)
         super().data_received(data)
-        if self._quiet_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(HeadersTooLarge(f"at most {MAX_HEAD_BYTES} bytes"))
+        if self._quiet_bytes > self._peers.max_header_bytes and not self._left:
+            self._refuse(HeadersTooLarge(f"at most {self._peers.max_header_bytes} bytes"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
+        self._reached(_Part.HEAD)
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -72,6 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._quiet_bytes = 0
+        self._reached(_Part.BODY)
         if self.cycle is not None and not self.cycle.response_complete and not self.pipeline:
             self._waiting_cycle = self.cycle
         super().on_headers_complete()
@@ -82,14 +106,37 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._quiet_bytes = 0
+        self._reached(_Part.ALL)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        # uvicorn's own would start a timer for each answer, and lose it to any byte that follows.
+        self.server_state.total_requests += 1
+        self._step += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.moved()
+
+    def _reached(self, part: _Part) -> None:
+        self._part = part
+        self._step += 1
 
     def _count_head(self, size: int) -> None:
         self._quiet_bytes = 0
         self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADER_FIELDS:
+        if self._head_too_large():
             # The parser turns it into an error of its own, and uvicorn that into a call of send_400_response.
             raise HeadersTooLarge
+
+    def _head_too_large(self) -> bool:
+        peers = self._peers
+        return self._head_bytes > peers.max_header_bytes or len(self.headers) >= peers.max_header_fields
 
     def _should_upgrade(self) -> bool:
         # A handshake is a GET without a body; uvicorn would never answer one that has a body.
@@ -100,80 +147,71 @@ class HttpProtocol(HttpToolsProtocol):
         """Not worth a line in the log: any caller can ask for anything."""
 
     def send_400_response(self, msg: str) -> None:
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADER_FIELDS:
-            self._refuse(HeadersTooLarge(f"at most {MAX_HEADER_FIELDS} fields and {MAX_HEAD_BYTES} bytes"))
+        peers = self._peers
+        if self.headers is not None and self._head_too_large():
+            bounds = f"at most {peers.max_header_fields} fields and {peers.max_header_bytes} bytes"
+            self._refuse(HeadersTooLarge(bounds))
         else:
             self._refuse(BadRequest(msg))
 
     def _refuse(self, error: RelayError) -> None:
-        self.transport.write(_response(error))
-        self.transport.close()
+        if any(cycle.response_started and not cycle.response_complete for cycle in self._cycles()):
+            self.transport.abort()  # in the middle of an answer there is no place for another
+        else:
+            self._leave(error)
+
+    def _leave(self, error: RelayError, *, wait: bool = False) -> None:
+        """Say why, and have nothing more to do with the connection."""
+        self._left = True
+        self._peers.telemetry.request_refused(error)
+        self.connections.discard(self)
+        self._tell_gone()
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
+        Leaving(self.transport, self._peers, response(error), wait=wait)
+
+    def look(self, now: float) -> None:
+        """The sweep's question: is it still worth waiting for this peer?"""
+        closing = self.transport.is_closing()
+        if self._unread.seconds(self.transport, now) > (ABORT_SECONDS if closing else self._peers.send_seconds):
+            self.transport.abort()
+        elif self._step != self._seen_step or self.flow.read_paused:  # paused: it is we who keep the peer waiting
+            self._seen_step, self._seen_at = self._step, now
+        elif not closing and now - self._seen_at > self._patience():
+            self._cut()
+
+    def _patience(self) -> float:
+        """How many seconds may pass until the peer brings the connection one step further."""
+        if self._part is _Part.BODY and not self.pipeline:
+            return self._peers.body_seconds
+        if self.cycle is not None and not self.cycle.response_complete:
+            return float("inf")  # it waits for us, if only for the answer to an earlier request
+        return self._peers.header_seconds if self._part is _Part.HEAD else self.timeout_keep_alive
+
+    def _cut(self) -> None:
+        if self._part is _Part.HEAD and (self.headers or self._quiet_bytes or self._head_bytes):
+            self._refuse(RequestTimeout(f"the head takes longer than {self._peers.header_seconds:g} s"))
+        elif self._part is _Part.BODY and not self.cycle.response_complete:
+            self._refuse(RequestTimeout(f"the body takes longer than {self._peers.body_seconds:g} s"))
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._tell_gone()
+        super().connection_lost(exc)
+
+    def _tell_gone(self) -> None:
         # uvicorn tells only the newest of several pipelined requests that the peer is gone.
-        for cycle in (self._waiting_cycle, *(cycle for cycle, _ in self.pipeline)):
-            if cycle is not None and not cycle.response_complete:
+        for cycle in self._cycles():
+            if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
         self.pipeline.clear()
-        super().connection_lost(exc)
 
-    def shutdown(self) -> None:
-        super().shutdown()
-        self.loop.call_later(ABORT_SECONDS, self.transport.abort)
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Refuses a malformed handshake in our shape, and can end a connection whose peer does not read."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        unread = self.conn.handshake_exc
-        if unread is not None and not self.handshake_complete:
-            # Its parser takes less than ours, 8 KiB a line; uvicorn would never send its answer.
-            self._refuse(BadRequest() if isinstance(unread, InvalidMessage) else HeadersTooLarge(f"{unread}"))
-
-    def handle_connect(self, event: Request) -> None:
-        response = self.conn.accept(event)
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            self._refuse(BadRequest(response.body.decode().strip()))
-            return
-        super().handle_connect(event)
-        # The application's task exists, but has not run yet.
-        cast(dict[str, Any], self.scope["extensions"])[HANG_UP] = self.hang_up
-        # Frames that come before the handshake is answered wait until the application takes it: uvicorn would answer
-        # them ahead of it, or raise.
-        self.read_paused = True
-        self.transport.pause_reading()
-
-    def _refuse(self, error: RelayError) -> None:
-        self.handshake_complete = self.close_sent = True
-        self.transport.write(_response(error, WEBSOCKET_VERSION))
-        self.transport.close()
-
-    def send_receive_event_to_app(self) -> None:
-        # Text that is not UTF-8, with the client's close behind it in one packet: that close is the answer.
-        with contextlib.suppress(InvalidState):
-            super().send_receive_event_to_app()
-
-    def hang_up(self, code: int, reason: str) -> None:
-        """Write a close frame behind what the peer has not read, and abort if it does not read that either."""
-        if not self.close_sent and not self.transport.is_closing():
-            self.conn.send_close(code, reason)
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        self.loop.call_later(ABORT_SECONDS, self.transport.abort)
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self.hang_up(1011, "keepalive ping timeout")
-
-    def handle_ping(self) -> None:
-        if self.writable.is_set():
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()  # pongs for a peer that does not read would pile up
+    def _cycles(self) -> list[RequestResponseCycle]:
+        """Every request that is served or waits for its turn."""
+        cycles = (self._waiting_cycle, self.cycle, *(cycle for cycle, _ in self.pipeline))
+        return [cycle for cycle in cycles if cycle is not None]
 
     def shutdown(self) -> None:
         super().shutdown()

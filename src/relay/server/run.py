@@ -20,9 +20,10 @@ from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
 from relay.server.origin import is_local_peer
-from relay.server.protocols import HttpProtocol, WebSocketProtocol
+from relay.server.peers import raise_open_files
+from relay.server.protocols import HttpProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
-from relay.server.ws import MAX_FRAME_BYTES
+from relay.server.ws_protocol import WebSocketProtocol
 from relay.store import is_shared
 
 BACKLOG = 2048
@@ -39,13 +40,14 @@ INSECURE = "NONE: whoever can reach this address can use it"
 def serve(settings: Settings) -> None:
     """Run the relay until it is told to stop. Raises StartupError if it cannot begin."""
     refuse_open_address(settings)
+    raise_open_files()
     app = create_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
     bridge_uvicorn(telemetry)
     for name, _ in unknown_names():
         telemetry.log("unknown_setting", name=name)
-    server = _Server(_uvicorn_config(app), settings, listener, telemetry)
+    server = _Server(_uvicorn_config(app, settings), settings, listener, telemetry)
     # uvicorn raises the signal that stopped it once more when it is done; the process shall end with 0 instead.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -63,12 +65,13 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     """
     refuse_several_processes(settings, workers)
     refuse_open_address(settings)
+    raise_open_files()
     telemetry = Telemetry(settings)
     listener = _listen(settings)
     bridge_uvicorn(telemetry)
     _announce(settings, listener, telemetry, workers)
     telemetry.flush()
-    supervisor = Multiprocess(_uvicorn_config(app_factory, factory=True, workers=workers), sockets=[listener])
+    supervisor = Multiprocess(_uvicorn_config(app_factory, settings, factory=True, workers=workers), sockets=[listener])
     supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise StartupError("A worker could not start; the line above says why.")
@@ -111,14 +114,14 @@ def _auth_state(settings: Settings) -> str:
     return INSECURE if settings.insecure else "open to this machine only; for others: --generate-token"
 
 
-def _uvicorn_config(app: FastAPI | str, **more: Any) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI | str, settings: Settings, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         **more,
         http=HttpProtocol,
         ws=WebSocketProtocol,
-        ws_max_size=MAX_FRAME_BYTES,
-        ws_per_message_deflate=False,  # browsers always offer it: 40 KB more for each idle socket
+        ws_max_size=settings.max_frame_bytes,  # of what comes out of the decompressor, too
+        ws_per_message_deflate=settings.ws_compression,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -16,10 +16,12 @@ from fastapi import WebSocket
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from relay.config import Settings
 from relay.core.relay import Relay
 from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
 from relay.errors import InvalidField, InvalidJson, NotFound, RelayError, SessionNotFound, UpgradeRequired
 from relay.models import check_id
+from relay.server.allowance import Allowance
 from relay.server.asgi import AsgiHead, is_utf8_path, send_answer
 from relay.server.auth import Caller
 from relay.server.guard import Guard, subprotocol
@@ -27,18 +29,18 @@ from relay.server.http import error_answer
 from relay.server.telemetry import Telemetry
 from relay.wire import encode
 
-MAX_FRAME_BYTES = 65_536
-"""A client has nothing longer to say than a ping."""
-
 FRAMES_PER_TURN = 64
 """So many frames are heard before everybody else has a turn: a flood of tiny ones must not hold up the others."""
 
+CLOSE_TOO_MANY = 1008
+TOO_MANY = "too many messages"
 CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL = 1011
 CLOSE_ABNORMAL = 1006
 
 HANG_UP = "relay.hang_up"
-"""ASGI extension of our own servers: write a close frame behind what is stuck, and abort soon after."""
+"""ASGI extension of our own server: write a close frame behind what is stuck, and abort soon after. That server also
+counts a client's frames, those included that an application never sees."""
 
 STALLED_CLOSE_SECONDS = 5.0
 """Under a server without that extension: how long a stalled client may take to read the close frame."""
@@ -79,9 +81,13 @@ def _error_frame(error: RelayError) -> Frame:
 class Sockets:
     """Serves WebSocket clients."""
 
-    def __init__(self, relay: Relay, guard: Guard, telemetry: Telemetry, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, relay: Relay, guard: Guard, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
+    ) -> None:
         self._relay = relay
         self._guard = guard
+        self._max_frame_bytes = settings.max_frame_bytes
+        self._max_frames_per_second = settings.max_frames_per_second
         self._telemetry = telemetry
         self._now_ms = now_ms
 
@@ -148,12 +154,17 @@ class Sockets:
 
     async def _read(self, websocket: WebSocket, subscriber: Subscriber) -> int:
         """Hear what the client says; returns the code with which it closes."""
+        now = asyncio.get_running_loop().time
+        counted_below = HANG_UP in websocket.scope.get("extensions", {})
+        allowance = None if counted_below else Allowance(self._max_frames_per_second, now())
         for count in itertools.count(1):
             message = await websocket.receive()
             if message["type"] == "websocket.disconnect":
                 break
             text = message.get("text")
-            if len(message.get("bytes") or b"") > MAX_FRAME_BYTES or len((text or "").encode()) > MAX_FRAME_BYTES:
+            if allowance and not allowance.take(1, now()):
+                subscriber.close(CLOSE_TOO_MANY, TOO_MANY)
+            elif max(len(message.get("bytes") or b""), len((text or "").encode())) > self._max_frame_bytes:
                 subscriber.close(CLOSE_TOO_BIG, "message too big")
             elif text is None:
                 subscriber.notify(_error_frame(InvalidField("a message must be text, not binary")))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.protocol.bad_input.conftest import unharmed
 from tests.protocol.conftest import Listen
@@ -67,21 +68,31 @@ def test_junk_gets_an_error_and_the_socket_stays_open(
         talk.round_trip(client)
 
 
-def test_a_hundred_junk_frames_get_a_hundred_errors(talk: Talk, listen: Listen) -> None:
+def test_many_junk_frames_get_as_many_errors(talk: Talk, listen: Listen) -> None:
     with listen() as client:
-        for frame, _ in list(JUNK.values()) * 4:
+        for frame, _ in list(JUNK.values()) * 3:  # fewer than 100: more at once are too many of any kind
             client.send(frame)
-        for _, expected in list(JUNK.values()) * 4:
+        for _, expected in list(JUNK.values()) * 3:
             assert next_frame(client) == expected
         talk.round_trip(client)
 
 
-def test_a_hundred_junk_frames_that_nobody_reads_the_errors_of(talk: Talk, listen: Listen) -> None:
+def test_many_junk_frames_that_nobody_reads_the_errors_of(talk: Talk, listen: Listen) -> None:
     """Another client of the session notices nothing."""
     with listen() as client, listen(close_timeout=0.1) as rude:
-        for n in range(100):
+        for n in range(90):
             rude.send(f"junk {n}")
         talk.round_trip(client)
+
+
+def test_more_messages_than_anybody_needs_close_the_socket(talk: Talk, listen: Listen) -> None:
+    with listen() as other:
+        with unharmed(talk), listen() as client:
+            with contextlib.suppress(ConnectionClosed):
+                for _ in range(500):
+                    client.send('{"type":"pong"}')
+            assert closed(client) == (1008, "too many messages")
+        assert next_frame(other)["data"]["text"] == "Yes."
 
 
 def test_a_ping_gets_a_pong_and_a_pong_gets_nothing(talk: Talk, listen: Listen) -> None:
