@@ -16,7 +16,7 @@ from relay.server.app import create_app
 from relay.server.asgi import AsgiDoor
 from relay.server.auth import FREE
 from relay.server.guard import Guard
-from relay.server.http import Answer, Request, Route
+from relay.server.http import Answer, Endpoint, Request, Route
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
 from relay.store.base import Entry, NewEntry, Outcome
@@ -30,7 +30,7 @@ def client(app: Any) -> httpx.AsyncClient:
 
 
 def door(
-    endpoint: Callable[[Request], Awaitable[Answer]], telemetry: Telemetry
+    endpoint: Endpoint, telemetry: Telemetry
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
     guard = Guard(some_settings(), MemoryStore(GENEROUS))

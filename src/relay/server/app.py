@@ -25,6 +25,7 @@ from relay.core.relay import Relay
 from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
 from relay.server.asgi import AsgiDoor, route_path
+from relay.server.fastdoor import DOOR_KEY
 from relay.server.guard import Guard
 from relay.server.http import Route, error_answer
 from relay.server.pages import docs_page
@@ -107,7 +108,7 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             with call_on_stop(stop):
                 async with _chores(relay, hub, peers, uploads, settings, telemetry):
-                    yield {STATE_KEY: peers}
+                    yield {STATE_KEY: peers, DOOR_KEY: app.door}
         finally:
             await store.close()
             await asyncio.to_thread(telemetry.flush)

@@ -121,8 +121,8 @@ class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
     def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads) -> None:
-        self._guard = guard
-        self._telemetry = telemetry
+        self.guard = guard
+        self.telemetry = telemetry
         self._uploads = uploads
         self._exact: dict[tuple[str, str], Route] = {}
         self._with_session: dict[tuple[str, str], Route] = {}
@@ -151,27 +151,27 @@ class AsgiDoor:
         """Call the endpoint and send what it answers, or the error that it raises."""
         request = AsgiRequest(scope, receive, session_id, self._uploads)
         try:
-            request.caller = await self._guard.check(request, route.access)
+            request.caller = await self.guard.check(request, route.access)
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
             answer = await route.endpoint(request)
         except (BodyTooLarge, Unauthorized) as error:
-            self._telemetry.request_refused(error)
-            await _refuse_unread(error_answer(error), receive, send, self._guard.cors(request.headers))
+            self.telemetry.request_refused(error)
+            await _refuse_unread(error_answer(error), receive, send, self.guard.cors(request.headers))
             return
         except RequestTimeout as error:
-            self._telemetry.request_refused(error)
-            await send_answer(error_answer(error), send, (CLOSE, *self._guard.cors(request.headers)))
+            self.telemetry.request_refused(error)
+            await send_answer(error_answer(error), send, (CLOSE, *self.guard.cors(request.headers)))
             return
         except RelayError as error:
-            self._telemetry.request_refused(error)
+            self.telemetry.request_refused(error)
             answer = error_answer(error)
         except ClientGone:
             return
         except Exception as error:
-            self._telemetry.internal_error(error)
+            self.telemetry.internal_error(error)
             answer = INTERNAL_ERROR
-        await send_answer(answer, send, self._guard.cors(request.headers))
+        await send_answer(answer, send, self.guard.cors(request.headers))
 
     async def pass_on(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request that is for none of our endpoints in to `app`: pages, and paths that do not exist."""
@@ -180,19 +180,19 @@ class AsgiDoor:
             await self._preflight(head, scope, send)
             return
         try:
-            await self._guard.check(head, ANY_ROLE)
+            await self.guard.check(head, ANY_ROLE)
         except RelayError as error:
-            self._telemetry.request_refused(error)
-            await _refuse_unread(error_answer(error), receive, send, self._guard.cors(head.headers))
+            self.telemetry.request_refused(error)
+            await _refuse_unread(error_answer(error), receive, send, self.guard.cors(head.headers))
             return
         await app(scope, receive, with_page_headers(send))
 
     async def _preflight(self, head: AsgiHead, scope: Scope, send: Send) -> None:
         """A browser asks whether a page of another site may send the request that it has in mind."""
-        headers = self._guard.cors(head.headers)
+        headers = self.guard.cors(head.headers)
         if not headers:
             error = OriginNotAllowed("add the page's origin to RELAY_ALLOWED_ORIGINS if it may use this relay")
-            self._telemetry.request_refused(error)
+            self.telemetry.request_refused(error)
             await send_answer(error_answer(error), send)
             return
         methods = ", ".join(self.methods(route_path(scope))).encode()
@@ -221,13 +221,13 @@ async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) ->
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if length > PIECE_BYTES:
-        for piece in _pieces(parts):
+        for piece in pieces(parts):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         parts = []
     await send({"type": "http.response.body", "body": b"".join(parts)})
 
 
-def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in fewer pieces, each of about PIECE_BYTES."""
     piece: list[bytes] = []
     size = 0

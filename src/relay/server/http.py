@@ -6,8 +6,8 @@ endpoints in `rest.py` are written once against these two.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -57,7 +57,7 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Headers = ()
 
 
-Endpoint = Callable[[Request], Awaitable[Answer]]
+Endpoint = Callable[[Request], Coroutine[Any, Any, Answer]]
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ def response(error: RelayError, more_headers: bytes = b"") -> bytes:
     )
 
 
-class _Part(Enum):
+class Part(Enum):
     """How far a request has arrived."""
 
     HEAD = 1
@@ -55,7 +55,7 @@ class HttpProtocol(HttpToolsProtocol):
     _quiet_bytes = 0
     """Bytes taken in since the parser last had something to tell: a header, or a line between chunks, without end."""
     _left = False
-    _part = _Part.HEAD
+    _part = Part.HEAD
     _step = 0
     """Counts what brings a connection further: parts of requests and answers, but not bytes."""
     _seen_step = -1
@@ -83,7 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
-        self._reached(_Part.HEAD)
+        self._reached(Part.HEAD)
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -95,7 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._quiet_bytes = 0
-        self._reached(_Part.BODY)
+        self._reached(Part.BODY)
         if self.cycle is not None and not self.cycle.response_complete and not self.pipeline:
             self._waiting_cycle = self.cycle
         super().on_headers_complete()
@@ -106,7 +106,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._quiet_bytes = 0
-        self._reached(_Part.ALL)
+        self._reached(Part.ALL)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -123,7 +123,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._unread.moved()
 
-    def _reached(self, part: _Part) -> None:
+    def _reached(self, part: Part) -> None:
         self._part = part
         self._step += 1
 
@@ -182,16 +182,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _patience(self) -> float:
         """How many seconds may pass until the peer brings the connection one step further."""
-        if self._part is _Part.BODY and not self.pipeline:
+        if self._part is Part.BODY and not self.pipeline:
             return self._peers.body_seconds
         if self.cycle is not None and not self.cycle.response_complete:
             return float("inf")  # it waits for us, if only for the answer to an earlier request
-        return self._peers.header_seconds if self._part is _Part.HEAD else self.timeout_keep_alive
+        return self._peers.header_seconds if self._part is Part.HEAD else self.timeout_keep_alive
 
     def _cut(self) -> None:
-        if self._part is _Part.HEAD and (self.headers or self._quiet_bytes or self._head_bytes):
+        if self._part is Part.HEAD and (self.headers or self._quiet_bytes or self._head_bytes):
             self._refuse(RequestTimeout(f"the head takes longer than {self._peers.header_seconds:g} s"))
-        elif self._part is _Part.BODY and not self.cycle.response_complete:
+        elif self._part is Part.BODY and not self.cycle.response_complete:
             self._refuse(RequestTimeout(f"the body takes longer than {self._peers.body_seconds:g} s"))
         else:
             self.transport.close()

@@ -19,9 +19,9 @@ from relay.config import Settings, listed
 from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
+from relay.server.fastdoor import FastDoor
 from relay.server.origin import is_local_peer
 from relay.server.peers import raise_open_files
-from relay.server.protocols import HttpProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws_protocol import WebSocketProtocol
 from relay.store import is_shared
@@ -118,7 +118,7 @@ def _uvicorn_config(app: FastAPI | str, settings: Settings, **more: Any) -> uvic
     return uvicorn.Config(
         app,
         **more,
-        http=HttpProtocol,
+        http=FastDoor,
         ws=WebSocketProtocol,
         ws_max_size=settings.max_frame_bytes,  # of what comes out of the decompressor, too
         ws_per_message_deflate=settings.ws_compression,
