@@ -29,9 +29,7 @@ def client(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver")
 
 
-def door(
-    endpoint: Endpoint, telemetry: Telemetry
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def door(endpoint: Endpoint, telemetry: Telemetry) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
     guard = Guard(some_settings(), MemoryStore(GENEROUS))
     found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry, Uploads(30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 import uuid
@@ -40,6 +41,8 @@ from relay.store import make_store
 STALL_CHECK_SECONDS = 1.0
 LAG_CHECK_SECONDS = 0.5
 SWEEP_SECONDS = 60.0
+IDS_AT_A_TIME = 64
+"""A system call for each would take longer than the rest of the making."""
 
 
 def now_ms() -> int:
@@ -47,9 +50,18 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_id() -> str:
-    """A UUID v4, as the specification asks."""
-    return str(uuid.uuid4())
+class Ids:
+    """Makes UUIDs v4, as the specification asks, from random bytes that are fetched for many at a time."""
+
+    def __init__(self) -> None:
+        self._made: list[str] = []
+
+    def __call__(self) -> str:
+        if not self._made:
+            pool = os.urandom(16 * IDS_AT_A_TIME)
+            numbers = (pool[at : at + 16] for at in range(0, len(pool), 16))
+            self._made = [str(uuid.UUID(bytes=number, version=4)) for number in numbers]
+        return self._made.pop()
 
 
 class RelayApp(FastAPI):
@@ -77,7 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
     telemetry = Telemetry(settings)
     hub = Hub(settings, telemetry)
     store = make_store(settings)
-    relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=new_id)
+    relay = Relay(store, hub, settings, telemetry, now_ms=now_ms, new_id=Ids())
     guard = Guard(settings, store)
     rest = Rest(relay, hub, guard, settings, telemetry, now_ms)
     sockets = Sockets(relay, guard, settings, telemetry, now_ms)

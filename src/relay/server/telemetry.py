@@ -51,6 +51,8 @@ EVENTS = {
 }
 """Every event that is logged: its level and what it means."""
 
+LEVELS = ("debug", "info", "warning", "error")
+
 STORE_FAILURE_SECONDS = 1.0
 
 CLOSE_CODES = {1000, 1001, 1005, 1006, 1007, 1008, 1009, 1011, 1012, 4008, 4401, 4404}
@@ -87,6 +89,12 @@ class Telemetry(Observer):
         logger = _make_logger(settings, self._writer)
         self._store_failure_due = 0.0
         self._log = {name: getattr(logger, level) for name, (level, _) in EVENTS.items()}
+        self._clock = Clock()
+        self._quick: dict[str, str] = {}
+        """The level of each event that is logged, if lines are JSON."""
+        if not uses_console(settings):
+            least = LEVELS.index(settings.log_level.value)
+            self._quick = {name: level for name, (level, _) in EVENTS.items() if LEVELS.index(level) >= least}
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -118,7 +126,12 @@ class Telemetry(Observer):
 
     def log(self, event: str, **fields: Any) -> None:
         """Log one of EVENTS, at its level."""
-        self._log[event](event, **fields)
+        if event in self._quick and "exc_info" not in fields:
+            # structlog would take 25 µs for a line, more than all else that a request needs.
+            head = {"time": self._clock.text(), "level": self._quick[event], "event": event}
+            self._writer.msg(encode(head | fields))
+        else:
+            self._log[event](event, **fields)
 
     def flush(self) -> None:
         """Wait a moment for the log to be written."""
@@ -255,6 +268,22 @@ def _is_error(record: logging.LogRecord) -> bool:
     last_line = str(record.msg).rstrip().rpartition("\n")[2]
     expected = last_line.endswith("CancelledError") or last_line.startswith("relay.errors.StartupError")
     return record.msg not in _NOT_ERRORS and not expected
+
+
+class Clock:
+    """The time as log lines have it; the text is made once for each millisecond."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0
+        self._text = ""
+
+    def text(self) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+            now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+            self._text = now.isoformat(timespec="milliseconds")
+        return self._text
 
 
 def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
