@@ -15,7 +15,7 @@ def live(position: int = 0) -> Subscriber:
 
 
 def drained(subscriber: Subscriber) -> list[bytes]:
-    return [frame.data for frame in iter(subscriber.take, None)]
+    return [frame.data for frame in subscriber.take()]
 
 
 def test_frames_come_out_in_the_order_in_which_they_went_in() -> None:

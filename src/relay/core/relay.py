@@ -219,19 +219,28 @@ class Relay:
         Joining, catching up after falling behind and a lost announcement are this one loop.
         """
         while True:
-            while frame := subscriber.take():
-                yield frame
+            while frames := subscriber.take():
+                for frame in frames:
+                    yield frame
             if subscriber.close_code is not None:
                 return
             if subscriber.live:
                 await subscriber.wait()
-                continue
+            else:
+                async for frame in self.catch_up(subscriber):
+                    yield frame
+
+    async def catch_up(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
+        """The frames that a lagging client missed, from the log, until it is live or closed."""
+        while not subscriber.live and subscriber.close_code is None:
             try:
                 await self._dispel_doubt(subscriber.session_id)
                 page = await self._read_log(subscriber)
             except StoreUnavailable as error:
                 self._observer.store_failed(error)
                 await subscriber.wait_idle(RETRY_SECONDS)  # the client stays connected; the log will come back
+                for frame in subscriber.take():
+                    yield frame  # pings
                 continue
             if page is not None and page.epoch != subscriber.epoch:
                 subscriber.epoch, subscriber.position = page.epoch, 0  # the log began, or began anew

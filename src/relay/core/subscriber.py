@@ -7,7 +7,6 @@ queue is bounded; what does not fit is not lost but read from the log later. Kno
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 MAX_QUEUE_FRAMES = 256
@@ -22,10 +21,12 @@ CLOSE_SLOW = 4008
 class Frame:
     """A WebSocket message, encoded once for all who get it."""
 
-    __slots__ = ("_text", "data")
+    __slots__ = ("_text", "data", "wire")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+        self.wire: bytes | None = None
+        """The same as it goes over the wire; whoever sends the first one keeps it here for the others."""
         self._text: str | None = None
 
     @property
@@ -51,6 +52,7 @@ class Subscriber:
         "position",
         "session_id",
         "stalled",
+        "waker",
         "writing_since",
     )
 
@@ -67,7 +69,9 @@ class Subscriber:
         self.stalled = False
         """Whether a write took too long; then `on_stalled` was called, once."""
         self.on_stalled: Callable[[], object] = lambda: None
-        self._queue: deque[Frame] = deque()
+        self.waker: Callable[[], None] | None = None
+        """Called when there may be something to do, for whoever does not `wait`."""
+        self._queue: list[Frame] = []
         self._queued_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
 
@@ -100,13 +104,13 @@ class Subscriber:
             self.live = False
             self._wake()
 
-    def take(self) -> Frame | None:
-        """The next queued frame; None if there is none."""
-        if not self._queue:
-            return None
-        frame = self._queue.popleft()
-        self._queued_bytes -= len(frame.data)
-        return frame
+    def take(self) -> list[Frame]:
+        """All queued frames, oldest first."""
+        frames = self._queue
+        if frames:
+            self._queue = []
+            self._queued_bytes = 0
+        return frames
 
     async def wait(self) -> None:
         """Return when there may be something to do: a frame, a change of state or the end."""
@@ -143,5 +147,7 @@ class Subscriber:
         self._wake()
 
     def _wake(self) -> None:
+        if self.waker is not None:
+            self.waker()
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)

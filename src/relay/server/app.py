@@ -27,6 +27,7 @@ from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
 from relay.server.asgi import AsgiDoor, route_path
 from relay.server.fastdoor import DOOR_KEY
+from relay.server.fastsocket import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
 from relay.server.http import Route, error_answer
 from relay.server.pages import docs_page
@@ -94,6 +95,7 @@ def create_app(settings: Settings) -> FastAPI:
     rest = Rest(relay, hub, guard, settings, telemetry, now_ms)
     sockets = Sockets(relay, guard, settings, telemetry, now_ms)
     peers = Peers(settings, telemetry)
+    fast_sockets = FastSockets(relay, guard, peers, settings, telemetry, now_ms)
     uploads = Uploads(settings.body_timeout_seconds)
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)
     telemetry.gauge("relay_waiting_polls", "Polls waiting now.", lambda: hub.waiters)
@@ -120,7 +122,7 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             with call_on_stop(stop):
                 async with _chores(relay, hub, peers, uploads, settings, telemetry):
-                    yield {STATE_KEY: peers, DOOR_KEY: app.door}
+                    yield {STATE_KEY: peers, DOOR_KEY: app.door, SOCKETS_KEY: fast_sockets}
         finally:
             await store.close()
             await asyncio.to_thread(telemetry.flush)

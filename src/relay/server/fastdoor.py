@@ -7,9 +7,9 @@ works and why it is safe.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, cast
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -17,6 +17,8 @@ from relay.core.relay import ClientGone
 from relay.errors import HeadersTooLarge, RelayError, RequestTimeout
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
 from relay.server.auth import ANYONE
+from relay.server.drive import Waiting, begin
+from relay.server.fastsocket import SOCKETS_KEY, FastSocket
 from relay.server.http import INTERNAL_ERROR, JSON, Answer, Route, error_answer
 from relay.server.protocols import HttpProtocol, Part
 
@@ -26,6 +28,11 @@ DOOR_KEY = "relay.door"
 MAX_BODY_BYTES = 65_536
 """A longer body goes through the ASGI path, which reads it piece by piece."""
 
+WEBSOCKET_PATH = b"/ws/"
+WEBSOCKET_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_NAME = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+SUBPROTOCOLS = re.compile(rb"%b(?:[ \t]*,[ \t]*%b)*" % (_NAME, _NAME))
+
 MAX_QUEUED = 2
 """So many requests may wait behind one that is being served before the connection is no longer read."""
 
@@ -33,19 +40,28 @@ UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 """A request with one of these headers is not for this door."""
 
 
-class FastRequest:
+class FastHead:
+    """The head of a request, as the guard sees it."""
+
+    __slots__ = ("headers", "method", "peer", "session_id")
+
+    def __init__(self, method: str, headers: dict[bytes, bytes], peer: str | None, session_id: str) -> None:
+        self.method = method
+        self.headers = headers
+        self.peer = peer
+        self.session_id = session_id
+
+
+class FastRequest(FastHead):
     """A `Request` whose body is complete before the endpoint is called."""
 
-    __slots__ = ("_cycle", "caller", "content", "headers", "method", "peer", "query", "route", "session_id")
+    __slots__ = ("_cycle", "caller", "content", "query", "route")
 
     def __init__(
         self, method: str, headers: dict[bytes, bytes], peer: str | None, route: Route, session_id: str, query: bytes
     ) -> None:
-        self.method = method
-        self.headers = headers
-        self.peer = peer
+        super().__init__(method, headers, peer, session_id)
         self.route = route
-        self.session_id = session_id
         self.query = query
         self.caller = ANYONE
         self.content = b""
@@ -219,6 +235,31 @@ class FastDoor(HttpProtocol):
             return None  # the ASGI path says why, and counts it
         return request if guard.spend(request.caller) else None
 
+    def handle_websocket_upgrade(self) -> None:
+        """Let the fast sockets have it, unless there is anything unusual about it."""
+        headers = dict(self.headers)
+        path, _, query = self.url.partition(b"?")
+        session_id = path.removeprefix(WEBSOCKET_PATH)
+        key = headers.get(b"sec-websocket-key", b"")
+        if (
+            len(headers) != len(self.headers)
+            or self.config.ws_per_message_deflate
+            or not path.startswith(WEBSOCKET_PATH)
+            or not _plain(self.url, session_id)
+            or headers.get(b"sec-websocket-version") != b"13"
+            or WEBSOCKET_KEY.fullmatch(key) is None
+            or SUBPROTOCOLS.fullmatch(headers.get(b"sec-websocket-protocol", b"x")) is None
+        ):
+            super().handle_websocket_upgrade()
+            return
+        self.connections.discard(self)
+        peer = self.client[0] if self.client else None
+        socket = FastSocket(
+            self.app_state[SOCKETS_KEY], self.transport, self.loop, self.connections, self.server_state.tasks
+        )
+        self.transport.set_protocol(socket)
+        socket.open(FastHead("GET", headers, peer, session_id.decode()), query, key)
+
     def _cut(self) -> None:
         if self._request is not None:
             self._refuse(RequestTimeout(f"the body takes longer than {self._peers.body_seconds:g} s"))
@@ -229,18 +270,17 @@ class FastDoor(HttpProtocol):
 
     def _serve(self, request: FastRequest) -> None:
         """Call the endpoint; answer at once if it need not wait, as most do."""
-        coroutine = request.route.endpoint(request)
         try:
-            waits_for = coroutine.send(None)
-        except StopIteration as done:
-            self._answer(done.value)
-        except Exception as error:
-            self._answer(self._refusal(error))
-        else:
+            answer = begin(request.route.endpoint(request))
+        except Waiting as waiting:
             cycle = request.waiting()
-            self._begin(cycle, self._finish(cycle, resumed(coroutine, waits_for)))
+            self._go_on(cycle, self._finish(cycle, waiting.rest))
+            return
+        except Exception as error:
+            answer = self._refusal(error)
+        self._answer(answer)
 
-    def _begin(self, cycle: FastCycle, work: Coroutine[Any, Any, None]) -> None:
+    def _go_on(self, cycle: FastCycle, work: Coroutine[Any, Any, None]) -> None:
         """Do the rest in a task; meanwhile, other requests of this connection wait."""
         self.cycle = cycle  # type: ignore[assignment]
         task = self.loop.create_task(work)
@@ -272,7 +312,7 @@ class FastDoor(HttpProtocol):
         body = answer.body
         if not isinstance(body, bytes):
             if sum(map(len, body)) > PIECE_BYTES:
-                self._begin(cycle := FastCycle(_nobody), self._send_in_pieces(answer, cycle))
+                self._go_on(cycle := FastCycle(_nobody), self._send_in_pieces(answer, cycle))
                 return
             body = b"".join(body)
         self.transport.write(self._head(answer, len(body)) + body)
@@ -300,23 +340,13 @@ class FastDoor(HttpProtocol):
         return self._heads.any(defaults, answer, length, close=close)
 
 
+def _plain(url: bytes, session_id: bytes) -> bool:
+    """Whether the session id stands in the path as it is."""
+    return bool(session_id) and url.isascii() and b"/" not in session_id and b"%" not in session_id and b"#" not in url
+
+
 def _short(method: str, content_length: bytes | None) -> bool:
     """Whether the request has the body that one expects of its method, and that is short."""
     if method != "POST":
         return content_length is None
     return content_length is not None and int(content_length) <= MAX_BODY_BYTES
-
-
-@types.coroutine
-def resumed(coroutine: Coroutine[Any, Any, Answer], waits_for: Any) -> Generator[Any, Any, Answer]:
-    """Go on, as part of a task, with a coroutine that was begun by hand and now waits."""
-    while True:
-        try:
-            yield waits_for
-        except BaseException as error:  # noqa: PERF203  # cancelled, most likely; it may have to tidy up first
-            try:
-                waits_for = coroutine.throw(error)
-            except StopIteration as done:
-                return cast(Answer, done.value)
-        else:
-            return cast(Answer, (yield from coroutine))

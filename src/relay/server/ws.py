@@ -78,6 +78,18 @@ def _error_frame(error: RelayError) -> Frame:
     return Frame(encode({"type": "error", **body}))
 
 
+NOT_TEXT = _error_frame(InvalidField("a message must be text, not binary"))
+
+
+async def subscribe(relay: Relay, session_id: str) -> Subscriber:
+    """Register a client. Raises what `Relay.subscribe` raises, and SessionNotFound for what cannot be an id."""
+    try:
+        check_id(session_id, "session_id")
+    except InvalidField:
+        raise SessionNotFound from None
+    return await relay.subscribe(session_id)
+
+
 class Sockets:
     """Serves WebSocket clients."""
 
@@ -96,7 +108,9 @@ class Sockets:
         head = AsgiHead(websocket.scope, session_id)
         try:
             head.caller = await self._guard.check_socket(head, head.query)
-            subscriber = await self._subscribe(websocket.scope, session_id)
+            if "\ufffd" in session_id and not is_utf8_path(websocket.scope):
+                raise SessionNotFound
+            subscriber = await subscribe(self._relay, session_id)
         except RelayError as error:
             await self.refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
@@ -125,15 +139,6 @@ class Sockets:
             yield
         finally:
             timer.cancel()
-
-    async def _subscribe(self, scope: Scope, session_id: str) -> Subscriber:
-        if "\ufffd" in session_id and not is_utf8_path(scope):
-            raise SessionNotFound
-        try:
-            check_id(session_id, "session_id")
-        except InvalidField:
-            raise SessionNotFound from None
-        return await self._relay.subscribe(session_id)
 
     async def _exchange(self, websocket: WebSocket, subscriber: Subscriber) -> int:
         """Read and write until either ends; returns the close code."""
@@ -167,7 +172,7 @@ class Sockets:
             elif max(len(message.get("bytes") or b""), len((text or "").encode())) > self._max_frame_bytes:
                 subscriber.close(CLOSE_TOO_BIG, "message too big")
             elif text is None:
-                subscriber.notify(_error_frame(InvalidField("a message must be text, not binary")))
+                subscriber.notify(NOT_TEXT)
             elif reply := answer_client(text, self._now_ms()):
                 subscriber.notify(reply)
             if count % FRAMES_PER_TURN == 0:

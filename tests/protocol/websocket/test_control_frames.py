@@ -125,10 +125,10 @@ def test_bad_text_is_1007_whatever_follows_it(relay: Watched) -> None:
 
 
 @pytest.mark.not_by_uvicorn("it fails with InvalidState, and asyncio logs the traceback")
-def test_bad_text_with_a_close_behind_it_ends_with_that_close(relay: Watched) -> None:
+def test_bad_text_with_a_close_behind_it_is_1007(relay: Watched) -> None:
     with relay.client() as client:
         client.send(frame(TEXT, b"\xff"), close(1000))
-        assert client.closed() == 1000
+        assert client.closed() == 1007
 
 
 def test_a_connection_that_ends_without_a_close_is_no_error(relay: Watched) -> None:

@@ -1,0 +1,373 @@
+"""WebSocket clients of `relay serve`: frames straight from the hub to the transport, without a task per socket.
+
+A socket that is live has no task: what the hub queues for it in one turn of the loop is written in one go. Only while
+it has to catch up from the log does one run. The rules are those of `ws.py`; `uvicorn main:app`, and a relay that
+agrees to compression, serve WebSockets from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from websockets.utils import accept_key
+
+from relay.config import Settings
+from relay.core.relay import Relay
+from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
+from relay.errors import RelayError
+from relay.server.allowance import Allowance
+from relay.server.drive import Waiting, begin
+from relay.server.framing import (
+    CLOSE_NOT_UTF8,
+    FrameError,
+    FrameReader,
+    Opcode,
+    close_frame,
+    frame,
+    read_close,
+)
+from relay.server.guard import Guard, Head, subprotocol
+from relay.server.peers import Leaving, Peers, Unread
+from relay.server.protocols import ABORT_SECONDS, response
+from relay.server.telemetry import Telemetry
+from relay.server.ws import (
+    CLOSE_ABNORMAL,
+    CLOSE_INTERNAL,
+    CLOSE_TOO_MANY,
+    FRAMES_PER_TURN,
+    NOT_TEXT,
+    TOO_MANY,
+    answer_client,
+    subscribe,
+)
+
+SOCKETS_KEY = "relay.sockets"
+"""Where a protocol object finds the `FastSockets` in the state that the application gives to its server."""
+
+FLUSHES_PER_TURN = 256
+"""So many sockets are written to before everybody else has a turn: about two milliseconds."""
+
+SILENCE_SECONDS = 20.0
+"""A client that was silent for so long is pinged, and given up if it then stays silent for as long again."""
+
+LEAVE_SECONDS = 1.0
+"""How long what a client still sends is thrown away, after it broke the protocol, so that it can read why."""
+
+PING = frame(Opcode.PING, b"")
+
+
+class FastSockets:
+    """What all sockets share: the relay behind them, and the list of those that have something to write."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        guard: Guard,
+        peers: Peers,
+        settings: Settings,
+        telemetry: Telemetry,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.relay = relay
+        self.guard = guard
+        self.peers = peers
+        self.telemetry = telemetry
+        self.now_ms = now_ms
+        self.max_frame_bytes = settings.max_frame_bytes
+        self._waiting: list[FastSocket] = []
+
+    def flush_soon(self, socket: FastSocket) -> None:
+        """Have the socket write what is queued for it, with all else that is queued in this turn of the loop."""
+        if not self._waiting:
+            socket.loop.call_soon(self._flush)
+        self._waiting.append(socket)
+
+    def _flush(self) -> None:
+        now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
+        if self._waiting:
+            now[0].loop.call_soon(self._flush)
+        for socket in now:
+            try:
+                socket.flush()
+            except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
+                self.telemetry.internal_error(error)
+
+
+class FastSocket(asyncio.Protocol):
+    """One client, from the handshake to the end."""
+
+    __slots__ = (
+        "_allowance",
+        "_connections",
+        "_deaf",
+        "_ended",
+        "_expiry",
+        "_hall",
+        "_heard_at",
+        "_leaving",
+        "_paused",
+        "_pinged",
+        "_reader",
+        "_scheduled",
+        "_task",
+        "_tasks",
+        "_transport",
+        "_unread",
+        "_writable",
+        "loop",
+        "subscriber",
+    )
+
+    def __init__(
+        self,
+        hall: FastSockets,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        connections: set[Any],
+        tasks: set[Any],
+    ) -> None:
+        self._hall = hall
+        self._transport = transport
+        self._connections = connections
+        self._tasks = tasks
+        self.loop = loop
+        self.subscriber: Subscriber | None = None
+        self._reader = FrameReader(hall.max_frame_bytes)
+        self._heard_at = loop.time()
+        self._allowance = Allowance(hall.peers.max_frames_per_second, self._heard_at)
+        self._unread: Unread | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        """Catches up from the log; None while the client is live."""
+        self._writable: asyncio.Future[None] | None = None
+        self._scheduled = self._paused = self._pinged = False
+        self._leaving: int | None = None
+        """The code with which the connection is being closed."""
+        self._deaf = False
+        """Whether what still comes is thrown away: the client broke the protocol."""
+        self._ended = False
+        connections.add(self)
+
+    # The handshake
+
+    def open(self, head: Head, query: bytes, key: bytes) -> None:
+        """Let the client in, or refuse it with a real HTTP status."""
+        if self._run(self._open(head, query, key)) is not None:
+            self._transport.pause_reading()  # what it sends before it was answered waits
+
+    async def _open(self, head: Head, query: bytes, key: bytes) -> None:
+        hall = self._hall
+        try:
+            caller = await hall.guard.check_socket(head, query)
+            subscriber = await subscribe(hall.relay, head.session_id)
+        except RelayError as error:
+            hall.telemetry.request_refused(error)
+            self._connections.discard(self)
+            if not self._ended:
+                Leaving(self._transport, hall.peers, response(error), wait=False)
+            return
+        self.subscriber = subscriber
+        if self._ended:  # gone meanwhile
+            await hall.relay.unsubscribe(subscriber)
+            return
+        chosen = subprotocol(head.headers)
+        self._transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: %b\r\n%b\r\n"
+            % (
+                accept_key(key.decode()).encode(),
+                b"Sec-WebSocket-Protocol: %b\r\n" % chosen.encode() if chosen else b"",
+            )
+        )
+        hall.telemetry.client_connected(head.session_id)
+        if caller.expires is not None:
+            seconds = caller.expires - hall.now_ms() / 1000
+            self._expiry = self.loop.call_later(seconds, subscriber.close, CLOSE_TOKEN_EXPIRED, "token expired")
+        subscriber.waker = self.wake
+        subscriber.on_stalled = self._stalled
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        self.flush()
+
+    # From the client
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
+        self._pinged = False
+        if not self._deaf:
+            self._hear_some(self._reader.read(data))
+
+    def _hear_some(self, messages: Iterator[tuple[Opcode, bytes] | None]) -> None:
+        """Hear what the client says, a little at a time: one read may hold 40,000 pings."""
+        try:
+            for count, message in enumerate(messages, start=1):
+                if self._leaving is None and not self._allowance.take(1, self._heard_at):
+                    raise FrameError(CLOSE_TOO_MANY, TOO_MANY)
+                if message is not None:
+                    self._hear(*message)
+                if count == FRAMES_PER_TURN:
+                    self._transport.pause_reading()
+                    self.loop.call_soon(self._hear_some, messages)
+                    return
+        except FrameError as error:
+            self._deaf = True
+            if self._leaving is None:
+                self._leave(error.code, error.reason)
+            self._transport.write_eof()
+            self.loop.call_later(LEAVE_SECONDS, self._transport.abort)
+        if not self._transport.is_reading() and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _hear(self, opcode: Opcode, payload: bytes) -> None:
+        if opcode is Opcode.CLOSE:
+            code = read_close(payload)
+            if self._leaving is None:
+                self._leave(code, "")
+            self._transport.close()
+        elif self._leaving is not None:
+            return
+        elif opcode is Opcode.PING:
+            if not self._paused:  # pongs for a peer that does not read would pile up
+                self._transport.write(frame(Opcode.PONG, payload))
+        elif opcode is Opcode.BINARY:
+            self._notify(NOT_TEXT)
+        elif opcode is Opcode.TEXT:
+            try:
+                text = payload.decode()
+            except UnicodeDecodeError:
+                raise FrameError(CLOSE_NOT_UTF8, "not UTF-8") from None
+            if (reply := answer_client(text, self._hall.now_ms())) is not None:
+                self._notify(reply)
+
+    def _notify(self, reply: Frame) -> None:
+        assert self.subscriber is not None
+        self.subscriber.notify(reply)
+
+    # To the client
+
+    def wake(self) -> None:
+        """There is something to write, or to do."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._hall.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what is queued, in one go; then close, or catch up, if that is what comes next."""
+        self._scheduled = False
+        subscriber = self.subscriber
+        if subscriber is None or self._paused or self._leaving is not None or self._ended:
+            return
+        frames = subscriber.take()
+        if len(frames) == 1:
+            self._transport.write(wire(frames[0]))
+        elif frames:
+            self._transport.write(b"".join(map(wire, frames)))
+        if subscriber.close_code is not None:
+            self._leave(subscriber.close_code, subscriber.close_reason)
+        elif not subscriber.live and self._task is None and not self._paused:
+            self._task = self._run(self._catch_up(subscriber))
+
+    async def _catch_up(self, subscriber: Subscriber) -> None:
+        try:
+            async for missed in self._hall.relay.catch_up(subscriber):
+                if self._paused:
+                    self._writable = self.loop.create_future()
+                    await self._writable
+                if self._leaving is not None or self._ended:
+                    return
+                self._transport.write(wire(missed))
+        except RelayError:
+            subscriber.close(CLOSE_INTERNAL, "store unavailable")
+        except Exception as error:
+            self._hall.telemetry.internal_error(error)
+            subscriber.close(CLOSE_INTERNAL, "internal error")
+        finally:
+            self._task = None
+            self.wake()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self.subscriber is not None:
+            self.subscriber.writing_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._go_on()
+        if self.subscriber is not None:
+            self.subscriber.writing_since = None
+            self.wake()
+
+    def _go_on(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    # The end
+
+    def look(self, now: float) -> None:
+        """The sweep's question: does anybody still live at the other end?"""
+        if self._transport.is_closing() or self._leaving is not None:
+            self._unread = self._unread or Unread()
+            if self._unread.seconds(self._transport, now) > ABORT_SECONDS:
+                self._transport.abort()
+        elif now - self._heard_at > 2 * SILENCE_SECONDS and self._pinged:
+            self._leave(CLOSE_INTERNAL, "keepalive ping timeout")
+        elif now - self._heard_at > SILENCE_SECONDS and not self._pinged and not self._paused:
+            self._pinged = True
+            self._transport.write(PING)
+
+    def shutdown(self) -> None:
+        """The server stops. The hub has told each subscriber so; whoever is left is only waited for a moment."""
+        self.loop.call_later(ABORT_SECONDS, self._transport.abort)
+
+    def _stalled(self) -> None:
+        subscriber = self.subscriber
+        assert subscriber is not None
+        self._leave(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason)
+
+    def _leave(self, code: int, reason: str) -> None:
+        """Send a close frame behind what the peer has not read; abort if it answers neither."""
+        self._leaving = code
+        self._go_on()
+        if not self._transport.is_closing():
+            self._transport.write(close_frame(code, reason))
+        self.loop.call_later(ABORT_SECONDS, self._transport.abort)
+        self._unsubscribe(code)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._go_on()
+        self._connections.discard(self)
+        if self._leaving is None:
+            self._unsubscribe(CLOSE_ABNORMAL)
+
+    def _unsubscribe(self, code: int) -> None:
+        """Nothing more will be sent; what is left of the connection is nobody's place."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        subscriber = self.subscriber
+        if subscriber is None:
+            return  # it was never let in
+        subscriber.waker = None
+        subscriber.close(CLOSE_ABNORMAL, "gone")
+        self._hall.telemetry.client_disconnected(subscriber.session_id, code)
+        self._run(self._hall.relay.unsubscribe(subscriber))
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Do it now, and the rest in a task if it has to wait."""
+        try:
+            begin(coroutine)
+        except Waiting as waiting:
+            task = self.loop.create_task(waiting.rest)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return task
+        return None
+
+
+def wire(message: Frame) -> bytes:
+    """The message as a WebSocket frame, made once for all who get it."""
+    if message.wire is None:
+        message.wire = frame(Opcode.TEXT, message.data)
+    return message.wire
