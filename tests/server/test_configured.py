@@ -119,7 +119,11 @@ def test_clients_have_a_bound_per_session_and_in_all() -> None:
     with talking(max_subscribers_per_session=1, max_subscribers=2) as (talk, server), ExitStack() as stack:
         first = stack.enter_context(listen(server, "s1"))
         status, body = refusal(server, "s1")
-        assert (status, body["code"], body["details"]) == (503, "too_many_subscribers", "a session has at most 1 connected clients")
+        assert (status, body["code"], body["details"]) == (
+            503,
+            "too_many_subscribers",
+            "a session has at most 1 connected clients",
+        )
         stack.enter_context(listen(server, "s2"))
         status, body = refusal(server, "s3")
         assert (status, body["code"], body["details"]) == (503, "too_many_subscribers", "this server has at most 2")
