@@ -1,4 +1,5 @@
-# Relay in a container: docker build --tag relay . && docker run --publish 127.0.0.1:8000:8000 relay
+# Relay in a container; .env holds the tokens (docs/deploy.md):
+#   docker build --tag relay . && docker run --env-file .env --publish 127.0.0.1:8000:8000 relay
 ARG PYTHON=python:3.11-slim
 
 FROM ${PYTHON} AS build
@@ -28,6 +29,6 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s --retries=3 \
     CMD ["python3", "-c", "import os, urllib.request as web; port = os.getenv('RELAY_PORT') or os.getenv('PORT') or 8000; web.build_opener(web.ProxyHandler({})).open(f'http://127.0.0.1:{port}/healthz', timeout=4)"]
 ENTRYPOINT ["relay"]
-# All addresses of the container; who can reach them is for --publish to say. There is no authentication yet
-# (SECURITY.md): publish on 127.0.0.1 only.
+# All addresses of the container: it does not start without tokens. It speaks plain HTTP: publish it on 127.0.0.1, with
+# a proxy for TLS in front.
 CMD ["serve", "--host", "0.0.0.0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
 from relay.config import Settings
@@ -18,6 +20,7 @@ from relay.environment import env_names
 from relay.errors import ErrorCode
 from relay.server.app import create_app
 from tests.protocol.talk import wait_until
+from tests.server.tokens import AGENT, CLIENT
 from tests.serving import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()
@@ -120,12 +123,11 @@ def test_the_readmes_flow_works_word_for_word(terminal: Terminal, number: int) -
 
 def test_the_readmes_first_minute_works(terminal: Terminal) -> None:
     minute = README.split("## One minute")[1].split("\n## ")[0]
-    (_, start), (_, ask) = BLOCK.findall(minute)
+    (_, start), (_, post), (_, look) = BLOCK.findall(minute)
     command = [*start.split(), terminal.server.url]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline().startswith("Answering prompts of session 'abc'")
-        post, look = ask.strip().splitlines()
         client_msg_id = json.loads(terminal.run(post))["client_msg_id"]
         assert agent.stdout.readline() == f"answered {client_msg_id}\n"
         agent.kill()
@@ -186,3 +188,26 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     for name in files:
         text = (ROOT / name).read_text(errors="ignore") if (ROOT / name).exists() else ""
         assert len(ROOT.parts) < 3 or str(ROOT) not in text, name
+
+
+def test_the_agent_of_the_examples_takes_its_token_from_the_environment() -> None:
+    command = [sys.executable, "examples/echo_agent.py", "abc"]
+    prompt = {"session_id": "abc", "client_msg_id": "p1", "prompt": "Hello"}
+    with running(client_token=CLIENT, agent_token=AGENT) as server:
+        refused = subprocess.run([*command, server.url], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        assert refused.returncode == 1
+        assert "An agent's token goes into RELAY_TOKEN." in refused.stderr
+        httpx.post(
+            f"{server.url}/prompt", json=prompt, headers={"Authorization": f"Bearer {CLIENT}"}
+        ).raise_for_status()
+        with subprocess.Popen(
+            [*command, server.url],
+            cwd=ROOT,
+            env={**os.environ, "RELAY_TOKEN": AGENT},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as agent:
+            assert agent.stdout is not None
+            assert agent.stdout.readline().startswith("Answering prompts of session 'abc'")
+            assert agent.stdout.readline() == "answered p1\n"
+            agent.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sys
 import time
 from typing import Annotated
@@ -120,18 +121,22 @@ def _with_tokens(settings: Settings) -> Settings:
     made = {f"{role}_token": f"{role}-{secrets.token_urlsafe(24)}" for role in missing}
     if not listed(settings.secret):
         made["secret"] = secrets.token_urlsafe(32)
-    settings = settings.with_secrets(made)
-    typer.echo("Tokens of this run; in .env they stay the same:\n")
+    if not made:
+        typer.echo("All tokens are set already: none was made.")
+        return settings
+    typer.echo("Tokens for this run. Put these lines into .env, and they stay the same the next time:\n")
     for name, value in made.items():
         typer.echo(f"  RELAY_{name.upper()}={value}")
-    admin = listed(settings.admin_token)[0] if "admin_token" in made else "<your admin token>"
+    admin = made.get("admin_token", "<your admin token>")
+    relay = "relay" if shutil.which("relay") else sys.argv[0]  # as it can be called from here
     typer.echo(
         "\nA client posts prompts and listens, an agent fetches and answers, an admin may do everything:\n\n"
-        f"  curl -H 'Authorization: Bearer {admin}' http://127.0.0.1:{settings.port}/sessions\n\n"
-        "A token for one session and one day: relay token create --role client --session abc --expires 24h\n"
+        f"  curl -H 'Authorization: Bearer {admin}' http://127.0.0.1:{settings.port or '<port>'}/sessions\n\n"
+        "A token for one session and one day, once RELAY_SECRET is in .env:\n\n"
+        f"  {relay} token create --role client --session abc --expires 24h\n"
     )
     sys.stdout.flush()
-    return settings
+    return settings.with_secrets(made)
 
 
 token_app = typer.Typer(name="token", help="Session tokens, signed with RELAY_SECRET.", no_args_is_help=True)
@@ -192,7 +197,11 @@ def _secrets() -> list[str]:
         typer.echo(f"relay: {exc}", err=True)
         sys.exit(STARTUP_FAILURE)
     if not found:
-        typer.echo("relay: RELAY_SECRET is not set. The relay needs the same one: openssl rand -hex 32", err=True)
+        typer.echo(
+            "relay: RELAY_SECRET is not set. Put the relay's into .env or the environment; if it has none, make one "
+            "for both: openssl rand -hex 32",
+            err=True,
+        )
         sys.exit(STARTUP_FAILURE)
     return found
 

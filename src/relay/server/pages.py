@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -21,11 +22,15 @@ STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 52rem; margin: 0 auto; padding: 2rem 1rem 6rem; }
 h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 .5rem } p { margin: .5rem 0 }
 code, pre { font: 14px/1.45 ui-monospace, monospace }
-pre { background: var(--soft); border-radius: 6px; padding: .7rem 1rem; overflow-x: auto }
+pre { background: var(--soft); border-radius: 6px; padding: .7rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere }
 details { border: 1px solid var(--line); border-radius: 8px; margin: .6rem 0; padding: 0 1rem }
 summary { cursor: pointer; padding: .6rem 0 }
-summary b { display: inline-block; min-width: 4.2rem; color: var(--mark) } summary span { opacity: .75 }
+summary b { display: inline-block; min-width: 4.2rem; color: var(--mark) }
+summary :is(span, code) { display: inline-block; margin-right: .4rem }
+summary span { opacity: .75 }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem }
+td:first-child { white-space: nowrap; width: 1% }
+td { overflow-wrap: anywhere }
 td, th { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-top: 1px solid var(--line) }
 """
 
@@ -95,7 +100,10 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 def _command(method: str, path: str, operation: dict[str, Any]) -> str:
     """A line for a terminal that does it."""
     verb = "" if method in ("get", "post") else f" -X {method.upper()}"
+    needs_token = {} not in operation.get("security", [{}])
     command = f"curl -s{verb} http://127.0.0.1:8000{path.replace('{session_id}', 'abc')}"
+    if needs_token:
+        command += ' -H "Authorization: Bearer $RELAY_TOKEN"'
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
     if body is not None:
         command += f" -H 'Content-Type: application/json' \\\n  -d '{json.dumps(body)}'"
@@ -121,10 +129,24 @@ def _responses(responses: dict[str, Any]) -> str:
     for status, response in sorted(responses.items()):
         content: dict[str, Any] = next(iter(response.get("content", {}).values()), {})
         example = content.get("example")
-        shown = f"<pre>{escape(json.dumps(example, indent=1))}</pre>" if isinstance(example, dict | list) else ""
+        shown = f"<pre>{escape(_pretty(example))}</pre>" if isinstance(example, dict | list) else ""
         rows.append(f"<tr><td><code>{status}</code><td>{escape(response['description'])}{shown}")
     return f"<table><tr><th>status<th>{''.join(rows)}</table>"
 
 
+def _pretty(example: Any) -> str:
+    return json.dumps(example, indent=1, ensure_ascii=False)
+
+
 def _paragraphs(text: str) -> str:
-    return "".join(f"<p>{escape(part.replace('### ', '').replace('`', ''))}</p>" for part in text.split("\n\n"))
+    """Of Markdown what we use: paragraphs, a heading of the third level, code."""
+    html = []
+    for part in text.split("\n\n"):
+        heading, words = part.split("\n", 1) if part.startswith("### ") else ("", part)
+        html.append(f"<h2>{_inline(heading[4:])}</h2>" if heading else "")
+        html.append(f"<p>{_inline(words)}</p>")
+    return "".join(html)
+
+
+def _inline(text: str) -> str:
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))

@@ -34,6 +34,9 @@ KEEP_ALIVE_SECONDS = 75
 request is lost on one that was just closed."""
 
 
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Stands for every address of this machine, and is none that one can open; this one is."""
+
 INSECURE = "NONE: whoever can reach this address can use it"
 
 
@@ -180,9 +183,9 @@ class _Server(uvicorn.Server):
 def _announce(settings: Settings, listener: socket.socket, telemetry: Telemetry, workers: int = 1) -> None:
     """Say where it is and in what state: to a person, or to a log."""
     host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    url = _url(host, port)
     if uses_console(settings):
-        _print_banner(url, settings)
+        _print_banner(host, port, settings)
         return
     telemetry.log(
         "server_started",
@@ -200,11 +203,18 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//…@", url)
 
 
-def _print_banner(url: str, settings: Settings) -> None:
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _print_banner(host: str, port: int, settings: Settings) -> None:
+    loopback = _EVERY_ADDRESS.get(host)
+    url = _url(loopback or host, port)
     console = Console(file=sys.stderr, highlight=False)
     console.print(f"\n  [bold]Relay {__version__}[/bold]  [bold green]{url}[/bold green]\n")
     for name, value in {
-        "docs": f"{url}/docs",
+        **({"others": _url("<this machine>", port)} if loopback else {}),
+        "docs": f"{url}/docs" + (", with a token" if settings.token_mode else ""),
         "listen": f"{url.replace('http', 'ws', 1)}/ws/<session_id>",
         "store": without_password(settings.store_url),
         "auth": _auth_state(settings),
