@@ -1,6 +1,6 @@
 # Relay. Two commands matter: `make run` and `make test`. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak format docs lock clean
+.PHONY: help run test check soak bench format docs lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,6 +15,7 @@ help:  ## show this help
 	@echo "make test    set up, check and run every test"
 	@echo "make check   format, lint, types, layers, generated docs in step"
 	@echo "make soak    crash tests, 200 rounds instead of 10: about ten minutes"
+	@echo "make bench   what an operation costs, beside other servers: about 25 minutes (bench/README.md)"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
 	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
@@ -35,6 +36,9 @@ check: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	RELAY_SOAK_ROUNDS=200 $(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench.run $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -70,4 +74,4 @@ lock: $(VENV)/.dev
 	$(COMPILE) --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) bench/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
