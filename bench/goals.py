@@ -14,6 +14,7 @@ MOST_SOCKET_KB = 10.0
 MOST_P50_OF_NCHAN = 1.4
 MOST_LATENESS_MS = 50.0
 
+FIGURES = {work.name: work.figure for work in HEADLINE}
 LEAST_RATIOS = (
     ("relay", "ingest", "baseline", 14.0),
     ("relay", "ingest", "nchan", 0.55),
@@ -44,7 +45,7 @@ class Verdict:
 def verdicts(results: Results) -> Iterator[Verdict]:
     """Every goal, in the order of the tables."""
     for candidate, work, against, least in LEAST_RATIOS:
-        ratio = results.ratio(work, candidate, against)
+        ratio = results.ratio(work, candidate, against, FIGURES[work])
         yield _at_least(f"{candidate}: {work}, × {against}", ratio.middle if ratio else None, least)
     p50 = results.ratio("roundtrip1", "relay", "nchan", "p50_us")
     yield _at_most("relay: p50 of roundtrip1, × nchan's", 1 / p50.middle if p50 else None, MOST_P50_OF_NCHAN)

@@ -75,7 +75,7 @@ def _headline(results: Results, work: Work) -> Iterator[str]:
                 name,
                 str(results.rounds(work.name, name)),
                 _number(results.figure(work.name, name), 1),
-                *(_ratio(results.ratio(work.name, name, other)) for other in BESIDE),
+                *(_ratio(results.ratio(work.name, name, other, work.figure)) for other in BESIDE),
                 _number(results.figure(work.name, name, "p50_us")),
                 _number(results.figure(work.name, name, "p99_us")),
                 _percent(results.figure(work.name, name, "server_share")),
@@ -167,8 +167,8 @@ def _draw_headline(results: Results) -> str | None:
     panels = [
         plot.Bars(
             work.title,
-            f"µs CPU per {work.operation}",
-            [(name, cost) for name in PLOTTED if (cost := results.figure(work.name, name)) is not None],
+            f"µs CPU per {work.operation}" if work.figure == "cpu_us" else "µs, p50",
+            [(name, cost) for name in PLOTTED if (cost := results.figure(work.name, name, work.figure)) is not None],
         )
         for work in HEADLINE
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 from bench import growth, idle, works
 from bench.candidates import CANDIDATES, Candidate, Store, found
 from bench.load import Missing, compile_load, warm
-from bench.machine import LOAD_CORE, SERVER_CORE, About, about, allow_many_files, as_row
+from bench.machine import LOAD_CORE, ROOT, SERVER_CORE, About, about, allow_many_files, as_row
 from bench.report import write_report
 from bench.server import DidNotStart, Server, running
 
@@ -41,7 +42,7 @@ class Recorder:
     def add(self, candidate: Candidate, work: str, row: dict[str, Any], round_number: int = 0) -> None:
         row = {"candidate": candidate.name, "work": work, "round": round_number, **row}
         with self._path.open("a") as file:
-            file.write(json.dumps({key: _rounded(value) for key, value in row.items()}) + "\n")
+            file.write(json.dumps({key: _tidy(value) for key, value in row.items()}) + "\n")
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         tell(f"{minutes:3}:{seconds:02}  {work:<12} {candidate.name:<14} {_summary(row)}")
 
@@ -174,7 +175,9 @@ def _summary(row: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _rounded(value: object) -> object:
+def _tidy(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace(str(ROOT), ".")  # results are published; where the checkout lies is nobody's business
     return round(value, 3) if isinstance(value, float) else value
 
 
@@ -184,4 +187,6 @@ def tell(sentence: str) -> None:
 
 
 if __name__ == "__main__":
+    # Told to stop, it stops its servers first: they are in sessions of their own, and would stay.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

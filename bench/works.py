@@ -24,6 +24,8 @@ class Work:
     """What the microseconds are per."""
     load: str
     options: Mapping[str, object] = field(default_factory=dict)
+    figure: str = "cpu_us"
+    """What is compared: the server's CPU, or how long it takes."""
     seconds: float = 1.0
     """How long, as a multiple of what the command line asks for."""
     most_rounds: int | None = None
@@ -42,6 +44,7 @@ HEADLINE: Sequence[Work] = (
         "delivery",
         "fanout",
         {"posters": 1, "rate": 5},
+        figure="p50_us",
         seconds=2.0,
         most_rounds=3,
     ),
