@@ -64,9 +64,9 @@ class Results:
         each = [other / own for own, other in pairs if own > 0]
         return Ratio(median(each), min(each), max(each)) if each else None
 
-    def growth(self, work: str, candidate: str, what: str) -> float | None:
-        """What an operation costs at the largest size, as a multiple of the smallest."""
-        by_size = dict(self.by_size(work, candidate, what))
+    def growth(self, work: str, candidate: str, what: str, least: int = 0) -> float | None:
+        """What an operation costs at the largest size, as a multiple of the smallest that is at least `least`."""
+        by_size = {size: cost for size, cost in self.by_size(work, candidate, what) if size >= least}
         if len(by_size) < 2 or not by_size[min(by_size)]:
             return None
         return by_size[max(by_size)] / by_size[min(by_size)]

@@ -111,15 +111,16 @@ def _run_alone(candidates: Sequence[Candidate], wanted: argparse.Namespace, reco
             yield {"what": "deflate offered" if deflate else "plain", **idle.measure(candidate, deflate=deflate)}
 
     alone: dict[str, Callable[[Candidate, float], Iterator[growth.Row]]] = {idle.NAME: idle_rows, **growth.GROWTH}
-    for name, rows in alone.items():
-        for candidate in candidates:
-            if name not in wanted.works or not _takes_part(candidate, name):
+    todo = [(number, name) for name in alone for number in range(wanted.long_rounds) if name in wanted.works]
+    for number, name in todo:
+        for candidate in _rotated(candidates, number):
+            if not _takes_part(candidate, name):
                 continue
             try:
-                for row in rows(candidate, wanted.seconds):
-                    recorder.add(candidate, name, row)
+                for row in alone[name](candidate, wanted.seconds):
+                    recorder.add(candidate, name, row, number)
             except (DidNotStart, growth.Failed) as why:
-                recorder.add(candidate, name, {"error": str(why)})
+                recorder.add(candidate, name, {"error": str(why)}, number)
 
 
 def _takes_part(candidate: Candidate, work: str) -> bool:
@@ -137,6 +138,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the short works (5)")
+    parser.add_argument("--long-rounds", type=int, default=1, help="rounds of idle, sessions, history, subscribers (1)")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per measurement (1)")
     parser.add_argument("--works", type=_names(WORKS), default=list(WORKS), help="of " + ", ".join(WORKS))
     parser.add_argument(

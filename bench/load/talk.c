@@ -165,12 +165,11 @@ void report(long operations) {
     fflush(stdout);
 }
 
-/* Until the server has done all it had to do: it used next to no CPU for a while. */
+/* Until the server has done all it had to do: it used next to no CPU, and not just because others had the core. */
 void wait_until_quiet(void) {
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0, quiet = 0; i < 1500 && quiet < 3; i++) {
         double before = cpu_seconds(pids) + cpu_seconds(store_pids);
         for (uint64_t end = now_ns() + 20000000; now_ns() < end;) pump(5);
-        if (cpu_seconds(pids) + cpu_seconds(store_pids) - before < 0.002) return;
+        quiet = cpu_seconds(pids) + cpu_seconds(store_pids) - before < 0.002 ? quiet + 1 : 0;
     }
 }
-
