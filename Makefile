@@ -1,6 +1,6 @@
 # Relay. Two commands matter: `make run` and `make test`. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak fuzz format docs lock clean
+.PHONY: help run test check soak fuzz bench format docs lock clean
 
 PYTHON ?= python3
 RUNS ?= 1000000
@@ -17,6 +17,7 @@ help:  ## show this help
 	@echo "make check   format, lint, types, layers, generated docs in step"
 	@echo "make soak    crash tests, 200 rounds instead of 10: about ten minutes"
 	@echo "make fuzz    a million hostile inputs, guided by coverage: about five minutes (RUNS=…)"
+	@echo "make bench   what an operation costs, beside other servers: about 25 minutes (bench/README.md)"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
 	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
@@ -40,6 +41,9 @@ soak: $(VENV)/.dev
 
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m fuzz --runs $(RUNS)
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench.run $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -82,4 +86,4 @@ lock: $(VENV)/.dev
 	$(COMPILE) --group fuzz --constraint requirements/run.txt --output-file requirements/fuzz.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz dist
+	rm -rf $(VENV) bench/.build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz dist

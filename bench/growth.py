@@ -1,0 +1,85 @@
+"""Whether an operation costs the same when there is much: sessions, history, subscribers.
+
+A server is filled through its API and measured at each size on the way up. Each row has `size`, `what` was done, and
+its cost; the smallest size of the same run is what the others are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bench import load
+from bench.candidates import Candidate
+from bench.load import run
+from bench.server import running
+
+Row = dict[str, Any]
+
+SESSIONS = (1, 100, 10_000, 100_000)
+MESSAGES = (100, 1_000, 10_000, 100_000)
+SUBSCRIBERS = (1, 100, 1_000, 10_000)
+POSTS = 2_000
+"""Answers per measured post in a history: enough to be exact, too few to change its size much."""
+NO_PING_SECONDS = 3_600
+"""10,000 sockets take longer to open than pings are apart: a ping to all of them would be counted as deliveries."""
+
+
+class Failed(Exception):
+    """A size could not be reached, so nothing can be said about it."""
+
+
+def sessions(candidate: Candidate, seconds: float) -> Iterator[Row]:
+    """A prompt to any of so many sessions, in an order that no cache foresees; what a session weighs."""
+    with running(candidate) as server:
+        load.warm(server)
+        there = 0
+        for size in SESSIONS:
+            before = server.memory_kb()
+            _seed(run(server, "requests", kind="seed", seconds=0, first=there, count=size - there, prefix="grow"))
+            weight = (server.memory_kb() - before) / (size - there)
+            there = size
+            row = run(server, "requests", kind="prompt", seconds=seconds, sessions=size, prefix="grow")
+            # Only the last step is large enough to weigh one of them.
+            yield {"size": size, "what": "prompt", **row, **({"each_kb": weight} if size == SESSIONS[-1] else {})}
+
+
+def history(candidate: Candidate, seconds: float) -> Iterator[Row]:
+    """Pages and posts in a session that holds so many messages, and a post beside it; what a message weighs."""
+    with running(candidate) as server:
+        load.warm(server)
+        _seed(run(server, "requests", kind="seed", seconds=0, count=1, prefix="other"))
+        for size in MESSAGES:
+            its = {"prefix": f"history{size}", "sessions": 1}
+            _seed(run(server, "requests", kind="seed", seconds=0, count=1, **its))
+            before = server.memory_kb()
+            _seed(run(server, "requests", kind="answer", seconds=0, count=size - 1, **its))
+            weight = {"each_kb": (server.memory_kb() - before) / size} if size == MESSAGES[-1] else {}
+            page = {"kind": "page", "connections": 8, "seconds": seconds, **its}
+            yield {"size": size, "what": "first page", **run(server, "requests", **page, offset=0)}
+            yield {"size": size, "what": "last page", **run(server, "requests", **page, offset=size - load.PAGE)}
+            post = {"kind": "answer", "seconds": 0, "count": POSTS}
+            yield {"size": size, "what": "post", **run(server, "requests", **post, **its), **weight}
+            beside = run(server, "requests", **post, prefix="other", sessions=1)
+            yield {"size": size, "what": "post to another session", **beside}
+
+
+def subscribers(candidate: Candidate, seconds: float) -> Iterator[Row]:
+    """An answer to so many sockets of one session; per delivery. With one socket that is the whole post."""
+    with running(candidate, ping_seconds=NO_PING_SECONDS) as server:
+        load.warm(server)
+        for size in SUBSCRIBERS:
+            row = run(server, "fanout", sockets=size, seconds=seconds, prefix=f"subscribers{size}")
+            yield {"size": size, "what": "delivery", **row}
+
+
+GROWTH: Mapping[str, Callable[[Candidate, float], Iterator[Row]]] = {
+    "sessions": sessions,
+    "history": history,
+    "subscribers": subscribers,
+}
+
+
+def _seed(row: Row) -> None:
+    if "error" in row:
+        raise Failed(str(row["error"]))
