@@ -6,6 +6,7 @@ from the two tables below.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -263,11 +264,23 @@ def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
 
 
 def _json_line(_: Any, __: str, event: MutableMapping[str, Any]) -> bytes:
-    return encode({"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event"), **event})
+    line = encode({"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event"), **event})
+    return _printable(line.decode()).encode()
 
 
-_render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")
+# With quotation marks, so that a caller's text cannot pass for another field, and what cannot be seen is escaped.
+_render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time", repr_native_str=True)
 
 
 def _console_line(logger: Any, name: str, event: MutableMapping[str, Any]) -> bytes:
+    if trace := event.get("exception"):
+        # Set in: no part of it, whatever a caller has put there, can pass for a line of the log.
+        event["exception"] = "\n".join("    " + _printable(line) for line in trace.split("\n"))
     return str(_render_console(logger, name, event)).encode()
+
+
+def _printable(text: str) -> str:
+    """The same with escapes for what cannot be seen, or would break or turn the line: U+2028, bidi controls, …"""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
