@@ -120,6 +120,8 @@ def _with_tokens(settings: Settings) -> Settings:
     made = {f"{role}_token": f"{role}-{secrets.token_urlsafe(24)}" for role in missing}
     if not listed(settings.secret):
         made["secret"] = secrets.token_urlsafe(32)
+    if not made:
+        return settings  # every role has its own
     settings = settings.with_secrets(made)
     typer.echo("Tokens of this run; in .env they stay the same:\n")
     for name, value in made.items():
@@ -127,7 +129,7 @@ def _with_tokens(settings: Settings) -> Settings:
     admin = listed(settings.admin_token)[0] if "admin_token" in made else "<your admin token>"
     typer.echo(
         "\nA client posts prompts and listens, an agent fetches and answers, an admin may do everything:\n\n"
-        f"  curl -H 'Authorization: Bearer {admin}' http://127.0.0.1:{settings.port}/sessions\n\n"
+        f"  curl -H 'Authorization: Bearer {admin}' http://127.0.0.1:{settings.port or '<port>'}/sessions\n\n"
         "A token for one session and one day: relay token create --role client --session abc --expires 24h\n"
     )
     sys.stdout.flush()
