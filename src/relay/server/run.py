@@ -23,7 +23,7 @@ from relay.server.origin import is_local_peer
 from relay.server.protocols import HttpProtocol, WebSocketProtocol
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws import MAX_FRAME_BYTES
-from relay.store import is_shared
+from relay.store import is_shared, make_store
 
 BACKLOG = 2048
 STOP_SECONDS = 6
@@ -63,6 +63,7 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     """
     refuse_several_processes(settings, workers)
     refuse_open_address(settings)
+    make_store(settings)  # only to see that there is one: a worker that cannot begin would be started for ever
     telemetry = Telemetry(settings)
     listener = _listen(settings)
     bridge_uvicorn(telemetry)

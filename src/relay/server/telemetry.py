@@ -227,7 +227,7 @@ def bridge_uvicorn(telemetry: Telemetry) -> None:
     root.setLevel(logging.WARNING)
 
 
-_TICKET = re.compile(r"ticket=[^&\s\"]*")
+_QUERY_VALUE = re.compile(r"(?<==)[^&\s\"]+")
 _NOT_ERRORS = {
     # uvicorn 0.54 sends a refusal of a handshake and then complains that there was none (Kludex/uvicorn#3138).
     "ASGI callable returned without completing handshake.",
@@ -238,16 +238,22 @@ _NOT_ERRORS = {
 
 def tidy_uvicorn() -> None:
     """Keep out of uvicorn's own log what it takes for an error of ours and is none, and every ticket."""
-    for name, rule in (("uvicorn.error", _is_error), ("uvicorn.error", _hide_ticket), ("uvicorn.access", _hide_ticket)):
+    for name, rule in (("uvicorn.error", _is_error), ("uvicorn.error", _hide_query), ("uvicorn.access", _hide_query)):
         logger = logging.getLogger(name)
         if rule not in logger.filters:
             logger.addFilter(rule)
 
 
-def _hide_ticket(record: logging.LogRecord) -> bool:
+def _hide_query(record: logging.LogRecord) -> bool:
+    # Every value: a name can be written in many ways (tick%65t=), and a token may be put where none belongs.
     if isinstance(record.args, tuple):
-        record.args = tuple(_TICKET.sub("ticket=…", arg) if isinstance(arg, str) else arg for arg in record.args)
+        record.args = tuple(_without_values(arg) if isinstance(arg, str) else arg for arg in record.args)
     return True
+
+
+def _without_values(url: str) -> str:
+    path, mark, query = url.partition("?")
+    return _printable(path + mark + _QUERY_VALUE.sub("…", query))
 
 
 def _is_error(record: logging.LogRecord) -> bool:
