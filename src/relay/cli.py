@@ -124,6 +124,7 @@ def _with_tokens(settings: Settings) -> Settings:
     if not made:
         typer.echo("All tokens are set already: none was made.")
         return settings
+    settings = settings.with_secrets(made)
     typer.echo("Tokens for this run. Put these lines into .env, and they stay the same the next time:\n")
     for name, value in made.items():
         typer.echo(f"  RELAY_{name.upper()}={value}")
@@ -136,7 +137,7 @@ def _with_tokens(settings: Settings) -> Settings:
         f"  {relay} token create --role client --session abc --expires 24h\n"
     )
     sys.stdout.flush()
-    return settings.with_secrets(made)
+    return settings
 
 
 token_app = typer.Typer(name="token", help="Session tokens, signed with RELAY_SECRET.", no_args_is_help=True)

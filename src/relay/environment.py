@@ -34,7 +34,7 @@ def put_into_environment(settings: Settings) -> None:
     for name, value in settings:
         os.environ[env_names()[name]] = _as_text(value)
     for name in SECRETS:
-        os.environ.pop(env_names()[name] + FILE_SUFFIX, None)  # read already
+        os.environ[env_names()[name] + FILE_SUFFIX] = ""  # read already; wins over one in `.env`
 
 
 def _as_text(value: Any) -> str:

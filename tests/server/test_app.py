@@ -8,6 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 from relay.core.hub import Hub
@@ -19,10 +20,11 @@ from relay.server.guard import Guard
 from relay.server.http import Answer, Endpoint, Request, Route
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
-from relay.store.base import Entry, NewEntry, Outcome
+from relay.store.base import Entry, Grant, NewEntry, Outcome
 from relay.store.memory import MemoryStore
 from tests.factories import GENEROUS, some_settings
 from tests.protocol.talk import assert_error
+from tests.server.tokens import ADMIN, bearer
 
 
 def client(app: Any) -> httpx.AsyncClient:
@@ -66,12 +68,17 @@ class LostStore(MemoryStore):
     async def pending(self, session_id: str) -> Sequence[Entry]:
         raise StoreUnavailable
 
+    async def take_tokens(self, bucket: str, want: int, *, per_second: float, burst: int) -> Grant:
+        raise StoreUnavailable
 
+
+@pytest.mark.parametrize("token", ["", ADMIN])
 async def test_row_24_a_store_that_cannot_be_reached_is_503_everywhere_but_livez(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setattr("relay.store.MemoryStore", LostStore)
-    async with client(create_app(some_settings())) as http:
+    async with client(create_app(some_settings(admin_token=SecretStr(token)))) as http:
+        http.headers |= bearer(token or None)
         for answer in (
             await http.get("/healthz"),
             await http.get("/readyz"),
@@ -81,6 +88,7 @@ async def test_row_24_a_store_that_cannot_be_reached_is_503_everywhere_but_livez
             assert_error(answer, 503, "store_unavailable", "Service temporarily unavailable")
             assert int(answer.headers["retry-after"]) >= 1
         assert (await http.get("/livez")).status_code == 200
+        assert (await http.get("/metrics")).status_code == 200
 
 
 async def test_a_server_that_is_about_to_stop_is_alive_but_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,10 @@
-"""Settings in force: the rows of the reading that need one, and each limit filled, exceeded and freed."""
+"""Settings in force: the rows of the reading that need one. Limits are in test_quotas.py."""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import httpx2 as httpx
@@ -86,55 +85,6 @@ def test_a_client_that_answers_no_ping_stays_connected() -> None:
         talk.round_trip(client)
 
 
-def test_pending_prompts_have_a_bound() -> None:
-    with talking(max_pending_per_session=2) as (talk, _):
-        first = talk.prompt(client_msg_id="p1")
-        talk.prompt()
-        refused = talk.post_prompt()
-        assert_error(
-            refused,
-            429,
-            "too_many_pending",
-            "Too many pending prompts",
-            "this session holds at most 2 unanswered prompts",
-        )
-        assert int(refused.headers["retry-after"]) >= 1
-        ok(talk.post_prompt(client_msg_id="p1"))
-        ok(Talk(talk.http, "s2").post_prompt())
-        talk.respond(first)
-        talk.prompt()
-        assert len(talk.pending()) == 2
-
-
-def test_sessions_have_a_bound() -> None:
-    with talking(max_sessions=1) as (talk, _):
-        talk.prompt()
-        other = Talk(talk.http, "s2")
-        assert_error(
-            other.post_prompt(), 503, "too_many_sessions", "Too many sessions", "this server holds at most 1 sessions"
-        )
-        ok(talk.http.delete("/sessions/s1"))
-        other.prompt()
-
-
-def test_clients_have_a_bound_per_session_and_in_all() -> None:
-    with talking(max_subscribers_per_session=1, max_subscribers=2) as (talk, server), ExitStack() as stack:
-        first = stack.enter_context(listen(server, "s1"))
-        status, body = refusal(server, "s1")
-        assert (status, body["code"], body["details"]) == (
-            503,
-            "too_many_subscribers",
-            "a session has at most 1 connected clients",
-        )
-        stack.enter_context(listen(server, "s2"))
-        status, body = refusal(server, "s3")
-        assert (status, body["code"], body["details"]) == (503, "too_many_subscribers", "this server has at most 2")
-        first.close()
-        wait_until(lambda: "relay_connected_clients 1.0" in talk.http.get("/metrics").text)
-        with listen(server, "s1") as client:
-            talk.round_trip(client)
-
-
 def test_connections_have_a_bound() -> None:
     with talking(max_connections=10) as (talk, server), ExitStack() as stack:
         talk.prompt()  # on the first of them
@@ -165,50 +115,6 @@ def dial(server: Server) -> socket.socket:
 def test_the_process_may_open_as_many_files_as_it_is_allowed_to(server: Server) -> None:
     soft, hard = psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE)
     assert soft == hard
-
-
-def test_waiting_polls_have_a_bound() -> None:
-    with talking(max_waiting_polls=1) as (talk, server), httpx.Client(base_url=server.url, timeout=20) as other:
-        talk.respond(talk.prompt())
-        with ThreadPoolExecutor(1) as agent:
-            waiting = agent.submit(other.get, "/prompts/s1")
-            wait_until(lambda: talk.session()["waiting_agents"] == 1)
-            refused = talk.http.get("/prompts/s1")
-            assert_error(
-                refused, 429, "too_many_polls", "Too many waiting polls", "this server lets at most 1 polls wait"
-            )
-            assert talk.pending(wait="true", timeout=0) == []
-            client_msg_id = talk.prompt()
-            assert [p["client_msg_id"] for p in waiting.result(5).json()] == [client_msg_id]
-            assert talk.pending(wait="true")[0]["client_msg_id"] == client_msg_id
-
-
-def test_a_full_memory_store_refuses_and_recovers() -> None:
-    with talking(store_max_bytes=1024**2) as (talk, _):
-        text = "x" * 100_000
-        kept = 0
-        while (answer := talk.post_prompt(text)).status_code == 200:
-            kept += 1
-        assert_error(answer, 503, "store_full", "The store is full", "this server keeps at most 1048576 bytes")
-        assert 3 <= kept <= 10
-        assert len(talk.pending()) == kept
-        assert Talk(talk.http, "s2").post_prompt(text).status_code == 503
-        ok(talk.http.delete("/sessions/s1"))
-        Talk(talk.http, "s2").round_trip()
-
-
-def test_history_is_kept_within_its_bound_and_pending_prompts_survive_it() -> None:
-    with talking(history_max_messages=1000) as (talk, _):
-        first = talk.prompt("the very first")
-        other = talk.prompt()
-        for n in range(1100):
-            talk.respond(other, f"answer {n}")
-        page = talk.messages(limit=1000)
-        assert page["total"] == 1000
-        assert [m["data"]["text"] for m in page["messages"]] == [f"answer {n}" for n in range(100, 1100)]
-        assert [p["prompt"] for p in talk.pending()] == ["the very first"]
-        talk.respond(first)
-        assert talk.pending() == []
 
 
 def test_a_deleted_session_closes_even_a_socket_that_just_joined() -> None:

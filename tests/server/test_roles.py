@@ -297,7 +297,7 @@ def test_a_socket_is_closed_when_its_token_expires(relay: Server, talk: Talk) ->
 
 def test_a_poll_ends_when_its_token_expires(relay: Server, talk: Talk) -> None:
     talk.respond("p1")
-    headers = bearer(session_token("agent", lasts=1))
+    headers = bearer(session_token("agent", lasts=2))  # PyJWT counts in whole seconds
     answer = WEB.get(f"{relay.url}/prompts/own?timeout=60", headers=headers, timeout=20)
     assert (answer.status_code, answer.json()) == (200, [])
     assert WEB.get(f"{relay.url}/prompts/own", headers=headers).json()["details"] == "the token has expired"

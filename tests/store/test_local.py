@@ -9,16 +9,7 @@ from hypothesis import strategies as st
 from relay.store import local
 from relay.store.base import Seat
 from relay.store.local import LocalCommons
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

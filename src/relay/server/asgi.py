@@ -190,10 +190,13 @@ class AsgiDoor:
     async def _preflight(self, head: AsgiHead, scope: Scope, send: Send) -> None:
         """A browser asks whether a page of another site may send the request that it has in mind."""
         headers = self.guard.cors(head.headers)
-        if not headers:
-            error = OriginNotAllowed("add the page's origin to RELAY_ALLOWED_ORIGINS if it may use this relay")
+        try:
+            await self.guard.count(head)
+            if not headers:
+                raise OriginNotAllowed("add the page's origin to RELAY_ALLOWED_ORIGINS if it may use this relay")
+        except RelayError as error:
             self.telemetry.request_refused(error)
-            await send_answer(error_answer(error), send)
+            await send_answer(error_answer(error), send, headers)
             return
         methods = ", ".join(self.methods(route_path(scope))).encode()
         await send_answer(

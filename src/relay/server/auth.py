@@ -113,9 +113,13 @@ class Tokens:
         caller = self._checked.get(digest)
         if caller is None:
             caller = self._remember(digest, self._read(token, _key(digest)))
+        self.refuse_expired(caller)
+        return caller
+
+    def refuse_expired(self, caller: Caller) -> None:
+        """Raises InvalidToken if the caller's token is no longer good."""
         if caller.expires is not None and caller.expires <= self._now():
             raise InvalidToken("the token has expired")
-        return caller
 
     def _read(self, token: bytes, key: str) -> Caller:
         if len(token) > MAX_TOKEN_CHARS:

@@ -20,7 +20,7 @@ from relay.errors import InvalidToken, OriginNotAllowed, RelayError, TokenRequir
 from relay.server.auth import ANYONE, CLIENTS, Access, Caller, Tokens
 from relay.server.http import Headers
 from relay.server.origin import FORWARDING_HEADERS, Origins, Proxies, is_local_name, is_local_peer
-from relay.server.rate import FailedLogins, RateLimiter
+from relay.server.rate import Buckets, FailedLogins, RateLimiter
 from relay.store.base import Store
 
 SUBPROTOCOL = "relay.v1"
@@ -60,33 +60,30 @@ class Guard:
         self._origins = Origins(settings)
         self._proxies = Proxies(settings)
         self._store = store
-        self._rate = RateLimiter(store, settings.rate_limit if settings.token_mode else 0)
-        self._failed_logins = FailedLogins(store, settings.failed_logins_per_minute)
+        buckets = Buckets(store)
+        self._rate = RateLimiter(buckets, settings.rate_limit if settings.token_mode else 0)
+        self._failed_logins = FailedLogins(buckets, settings.failed_logins_per_minute)
 
     async def check(self, head: Head, access: Access) -> Caller:
-        """Let a request in. Raises Unauthorized, Forbidden, RateLimited; StoreUnavailable if nobody can count."""
+        """Let a request in. Raises Unauthorized, Forbidden, RateLimited."""
         try:
-            caller = self.admit(head, access)
-        except Unauthorized as error:
+            caller = self._identify(head, access)
+        except (Unauthorized, OriginNotAllowed) as error:
             await self._refused(head, error)
             raise
-        if self._token_mode:
-            await self._rate.pay(caller.key or self._proxies.address(head.peer, head.headers))
+        await self._pay(head, caller)
+        _require(caller, head, access)  # paid for already: refusals cost us as much as answers
         return caller
 
     def admit(self, head: Head, access: Access) -> Caller:
         """The same, but for how often: `spend` tells whether that may be left out."""
-        self._check_origin(head, always=False)
-        if access.free:
-            return ANYONE
-        if not self._token_mode:
-            self._check_open(head)
-            return ANYONE
-        caller = self._tokens.identify(_bearer(head.headers))
-        caller.require(access)
-        if head.session_id:
-            caller.require_session(head.session_id)
+        caller = self._identify(head, access)
+        _require(caller, head, access)
         return caller
+
+    async def count(self, head: Head) -> None:
+        """Note a request that is answered whoever sends it. Raises RateLimited."""
+        await self._pay(head, ANYONE)
 
     def spend(self, caller: Caller) -> bool:
         """Whether one more request of this caller passes without asking the store; if not, `check` decides."""
@@ -94,19 +91,14 @@ class Guard:
 
     async def check_socket(self, head: Head, query: bytes) -> Caller:
         """Let a WebSocket in, whose token may come in three ways: header, subprotocol or ticket."""
-        self._check_origin(head, always=True)
-        if not self._token_mode:
-            self._check_open(head)
-            return ANYONE
         try:
+            self._check_origin(head, always=True)
             caller = await self._identify_socket(head, query)
-        except Unauthorized as error:
+        except (Unauthorized, OriginNotAllowed) as error:
             await self._refused(head, error)
             raise
-        caller.require(CLIENTS)
-        if head.session_id:
-            caller.require_session(head.session_id)
-        await self._rate.pay(caller.key)
+        await self._pay(head, caller)
+        _require(caller, head, CLIENTS)
         return caller
 
     async def make_ticket(self, caller: Caller, session_id: str | None) -> str:
@@ -147,7 +139,19 @@ class Guard:
         if not is_local_name(head.headers.get(b"host")):
             raise TokenRequired(f"under this name (Host) this relay needs a token: {_SET_TOKENS}")
 
+    def _identify(self, head: Head, access: Access) -> Caller:
+        self._check_origin(head, always=False)
+        if access.free:
+            return ANYONE
+        if not self._token_mode:
+            self._check_open(head)
+            return ANYONE
+        return self._tokens.identify(_bearer(head.headers))
+
     async def _identify_socket(self, head: Head, query: bytes) -> Caller:
+        if not self._token_mode:
+            self._check_open(head)
+            return ANYONE
         if b"authorization" in head.headers:
             return self._tokens.identify(_bearer(head.headers))
         if (token := _offered_token(head.headers)) is not None:
@@ -157,7 +161,9 @@ class Guard:
                 holder = await self._store.take_ticket(_ticket_name(value))
                 if holder is None:
                     raise InvalidToken("the ticket is unknown, used or older than 30 seconds")
-                return _caller_decoder.decode(holder)
+                caller = _caller_decoder.decode(holder)
+                self._tokens.refuse_expired(caller)
+                return caller
         raise TokenRequired("send Authorization: Bearer <token>, offer relay.bearer.<base64url>, or use a ticket")
 
     async def _refused(self, head: Head, error: RelayError) -> None:
@@ -168,6 +174,17 @@ class Guard:
         if isinstance(error, InvalidToken):
             await self._failed_logins.count(address)
         await self._rate.pay(address)
+
+    async def _pay(self, head: Head, caller: Caller) -> None:
+        if self._token_mode:
+            await self._rate.pay(caller.key or self._proxies.address(head.peer, head.headers))
+
+
+def _require(caller: Caller, head: Head, access: Access) -> None:
+    if not access.free:
+        caller.require(access)
+    if head.session_id:
+        caller.require_session(head.session_id)
 
 
 def _ticket_name(ticket: str) -> str:

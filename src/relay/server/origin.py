@@ -42,11 +42,8 @@ def is_local_peer(peer: str | None) -> bool:
     """Whether the peer is this machine itself."""
     if peer is None or peer in _IN_PROCESS:
         return True
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    address = _parsed(peer)
+    return address is not None and address.is_loopback
 
 
 @lru_cache(1024)
@@ -99,9 +96,11 @@ class Proxies:
 
     def address(self, peer: str | None, headers: Mapping[bytes, bytes]) -> str:
         """The caller's address as limits count it: IPv6 by its network, for one caller has a whole one."""
-        hops = [peer or "", *reversed(headers.get(b"x-forwarded-for", b"").decode("latin-1").split(","))]
-        believed = hops[0]
-        for hop in hops:
+        believed = peer or ""
+        if believed and not self._trusts(believed):
+            return _network(believed)
+        # Behind a unix socket, as on loopback, there is a proxy of this machine.
+        for hop in reversed(headers.get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
             if not hop.strip():
                 break
             believed = hop.strip()
@@ -110,18 +109,23 @@ class Proxies:
         return _network(believed)
 
     def _trusts(self, hop: str) -> bool:
-        try:
-            address = ipaddress.ip_address(hop)
-        except ValueError:
-            return False
-        return any(address in network for network in self._networks)
+        address = _parsed(hop)
+        return address is not None and any(address in network for network in self._networks)
 
 
 def _network(address: str) -> str:
+    parsed = _parsed(address)
+    if parsed is None:
+        return "unknown"
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, without its zone; one of IPv4 as such, though a socket for both shows it as ::ffff:127.0.0.1."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return "unknown"
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+        return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed

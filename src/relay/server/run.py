@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,7 +24,7 @@ from relay.server.origin import is_local_peer
 from relay.server.peers import raise_open_files
 from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
 from relay.server.ws_protocol import WebSocketProtocol
-from relay.store import is_shared
+from relay.store import is_shared, make_store
 
 BACKLOG = 2048
 STOP_SECONDS = 6
@@ -69,6 +69,7 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     refuse_several_processes(settings, workers)
     refuse_open_address(settings)
     raise_open_files()
+    make_store(settings)  # only to see that there is one: a worker that cannot begin would be started for ever
     telemetry = Telemetry(settings)
     listener = _listen(settings)
     bridge_uvicorn(telemetry)
@@ -85,8 +86,9 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
 def refuse_several_processes(settings: Settings, processes: int) -> None:
     """Raises StartupError if so many processes cannot share the store."""
     if processes > 1 and not is_shared(settings.store_url):
+        shown = without_password(settings.store_url)
         raise StartupError(
-            f"{processes} workers cannot share {settings.store_url}: each process would have sessions of its own, or "
+            f"{processes} workers cannot share {shown}: each process would have sessions of its own, or "
             "find the file taken. Use one worker, or a store for several: --store redis://127.0.0.1:6379/0"
         )
 
@@ -199,8 +201,17 @@ def _announce(settings: Settings, listener: socket.socket, telemetry: Telemetry,
 
 
 def without_password(url: str) -> str:
-    """A store's URL as it may be shown."""
-    return re.sub(r"//[^/@]*@", "//…@", url)
+    """A store's URL as it may be shown: where it is, but neither login nor options."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "…"
+    if not parts.netloc:
+        return url
+    if "@" in parts.path + parts.query + parts.fragment:
+        return f"{parts.scheme}://…"  # perhaps of a password that should have been escaped
+    _, login, hosts = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{'…@' if login else ''}{hosts}{parts.path}"
 
 
 def _url(host: str, port: int) -> str:

@@ -6,6 +6,7 @@ from the two tables below.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -239,7 +240,7 @@ def bridge_uvicorn(telemetry: Telemetry) -> None:
     root.setLevel(logging.WARNING)
 
 
-_TICKET = re.compile(r"ticket=[^&\s\"]*")
+_QUERY_VALUE = re.compile(r"(?<==)[^&\s\"]+")
 _NOT_ERRORS = {
     # uvicorn 0.54 sends a refusal of a handshake and then complains that there was none (Kludex/uvicorn#3138).
     "ASGI callable returned without completing handshake.",
@@ -250,16 +251,22 @@ _NOT_ERRORS = {
 
 def tidy_uvicorn() -> None:
     """Keep out of uvicorn's own log what it takes for an error of ours and is none, and every ticket."""
-    for name, rule in (("uvicorn.error", _is_error), ("uvicorn.error", _hide_ticket), ("uvicorn.access", _hide_ticket)):
+    for name, rule in (("uvicorn.error", _is_error), ("uvicorn.error", _hide_query), ("uvicorn.access", _hide_query)):
         logger = logging.getLogger(name)
         if rule not in logger.filters:
             logger.addFilter(rule)
 
 
-def _hide_ticket(record: logging.LogRecord) -> bool:
+def _hide_query(record: logging.LogRecord) -> bool:
+    # Every value: a name can be written in many ways (tick%65t=), and a token may be put where none belongs.
     if isinstance(record.args, tuple):
-        record.args = tuple(_TICKET.sub("ticket=…", arg) if isinstance(arg, str) else arg for arg in record.args)
+        record.args = tuple(_without_values(arg) if isinstance(arg, str) else arg for arg in record.args)
     return True
+
+
+def _without_values(url: str) -> str:
+    path, mark, query = url.partition("?")
+    return _printable(path + mark + _QUERY_VALUE.sub("…", query))
 
 
 def _is_error(record: logging.LogRecord) -> bool:
@@ -292,11 +299,23 @@ def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
 
 
 def _json_line(_: Any, __: str, event: MutableMapping[str, Any]) -> bytes:
-    return encode({"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event"), **event})
+    line = encode({"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event"), **event})
+    return _printable(line.decode()).encode()
 
 
-_render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")
+# With quotation marks, so that a caller's text cannot pass for another field, and what cannot be seen is escaped.
+_render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time", repr_native_str=True)
 
 
 def _console_line(logger: Any, name: str, event: MutableMapping[str, Any]) -> bytes:
+    if trace := event.get("exception"):
+        # Set in: no part of it, whatever a caller has put there, can pass for a line of the log.
+        event["exception"] = "\n".join("    " + _printable(line) for line in trace.split("\n"))
     return str(_render_console(logger, name, event)).encode()
+
+
+def _printable(text: str) -> str:
+    """The same with escapes for what cannot be seen, or would break or turn the line: U+2028, bidi controls, …"""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)

@@ -50,7 +50,10 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 def parse_redis_url(url: str) -> RedisAddress:
     """The address that `url` means. Raises StartupError with one sentence, which never repeats a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _wrong("brackets are for IPv6 addresses; in a password write %5B and %5D") from None
     tls = parts.scheme.startswith("rediss")
     try:
         topology = Topology(parts.scheme.replace("rediss", "redis", 1))
