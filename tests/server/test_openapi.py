@@ -13,7 +13,8 @@ import pytest
 
 from relay.server.openapi import PROMPT_EXAMPLE, RESPONSE_EXAMPLE
 from tests.protocol.talk import ok
-from tests.serving import Server
+from tests.server.tokens import ADMIN, bearer
+from tests.serving import Server, running
 
 
 @pytest.fixture
@@ -23,11 +24,10 @@ def http(server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.timeout(180)
-def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path: Path) -> None:
-    ok(http.post("/prompt", json=PROMPT_EXAMPLE))
+def schemathesis(server: Server, folder: Path, *options: str) -> None:
+    """Every operation is tried with many inputs, good and bad; nothing may be found."""
     # A poll that waits for half a minute tells no more than one that waits for a moment.
-    (tmp_path / "schemathesis.toml").write_text(
+    (folder / "schemathesis.toml").write_text(
         """
         [[operations]]
         include-path = "/prompts/{session_id}"
@@ -37,10 +37,10 @@ def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path
     run = subprocess.run(
         [
             str(Path(sys.executable).parent / "schemathesis"),
-            *("run", f"{server.url}/openapi.json", "--checks", "all", "--max-examples", "50"),
-            *("--seed", "1", "--request-timeout", "10"),
+            *("run", f"{server.url}/openapi.json", "--checks", "all"),
+            *("--seed", "1", "--request-timeout", "10", *options),
         ],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=170,
@@ -48,6 +48,25 @@ def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr
     assert "Operations:       12 selected / 12 total" in run.stdout
     assert not [event for event in server.events() if event["event"] == "internal_error"]
+
+
+@pytest.mark.timeout(180)
+def test_schemathesis_finds_nothing(server: Server, http: httpx.Client, tmp_path: Path) -> None:
+    ok(http.post("/prompt", json=PROMPT_EXAMPLE))
+    schemathesis(server, tmp_path, "--max-examples", "50")
+
+
+@pytest.mark.timeout(180)
+def test_schemathesis_finds_no_way_past_the_tokens(tmp_path: Path) -> None:
+    """Among its checks: whatever declares a token refuses a request without one, and with a wrong one."""
+    with running("serve", admin_token=ADMIN, rate_limit=0, failed_logins_per_minute=0) as server:
+        headers = bearer(ADMIN)
+        ok(httpx.post(f"{server.url}/prompt", json=PROMPT_EXAMPLE, headers=headers, verify=False))
+        schemathesis(server, tmp_path, "--max-examples", "15", "--header", f"Authorization: {headers['Authorization']}")
+        metrics = httpx.get(f"{server.url}/metrics", headers=headers, verify=False).text
+        # It has really tried both.
+        for code in ("token_required", "invalid_token"):
+            assert f'relay_errors_total{{code="{code}"}}' in metrics
 
 
 def test_the_examples_work_when_pasted(http: httpx.Client) -> None:
