@@ -14,7 +14,7 @@ from relay.config import Settings
 from relay.environment import env_names
 from relay.errors import MissingField, RelayError
 from relay.server.app import create_app
-from relay.server.telemetry import EVENTS
+from relay.server.logs import EVENTS
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the code: change that, then run `make docs`. -->\n"

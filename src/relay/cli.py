@@ -210,10 +210,10 @@ def _secrets() -> list[str]:
 def worker_app() -> object:
     """The application of one of several workers."""
     from relay.server.app import create_app
-    from relay.server.telemetry import bridge_uvicorn
+    from relay.server.logs import bridge_uvicorn
 
     app = create_app(load_settings())
-    bridge_uvicorn(app.state.telemetry)
+    bridge_uvicorn(app.state.telemetry.lines)
     return app
 
 

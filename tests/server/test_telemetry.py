@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from relay.server.telemetry import EVENTS
+from relay.server.logs import EVENTS
 from tests.protocol.talk import Talk, next_frame, next_message, wait_until
 from tests.serving import DOORS, ROOT, Server, environment, running
 

@@ -30,11 +30,12 @@ from relay.server.fastdoor import DOOR_KEY
 from relay.server.fastsocket import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
 from relay.server.http import Route, error_answer
+from relay.server.logs import tidy_uvicorn
 from relay.server.pages import docs_page
 from relay.server.peers import STATE_KEY, Peers
 from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
-from relay.server.telemetry import Telemetry, tidy_uvicorn
+from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
 from relay.server.ws import Sockets, ping_frame
 from relay.store import make_store

@@ -20,9 +20,10 @@ from relay.environment import unknown_names
 from relay.errors import StartupError
 from relay.server.app import create_app
 from relay.server.fastdoor import FastDoor
+from relay.server.logs import bridge_uvicorn, uses_console
 from relay.server.origin import is_local_peer
 from relay.server.peers import raise_open_files
-from relay.server.telemetry import Telemetry, bridge_uvicorn, uses_console
+from relay.server.telemetry import Telemetry
 from relay.server.ws_protocol import WebSocketProtocol
 from relay.store import is_shared, make_store
 
@@ -47,7 +48,7 @@ def serve(settings: Settings) -> None:
     app = create_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
-    bridge_uvicorn(telemetry)
+    bridge_uvicorn(telemetry.lines)
     for name, _ in unknown_names():
         telemetry.log("unknown_setting", name=name)
     server = _Server(_uvicorn_config(app, settings), settings, listener, telemetry)
@@ -72,7 +73,7 @@ def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
     make_store(settings)  # only to see that there is one: a worker that cannot begin would be started for ever
     telemetry = Telemetry(settings)
     listener = _listen(settings)
-    bridge_uvicorn(telemetry)
+    bridge_uvicorn(telemetry.lines)
     _announce(settings, listener, telemetry, workers)
     telemetry.flush()
     supervisor = Multiprocess(_uvicorn_config(app_factory, settings, factory=True, workers=workers), sockets=[listener])
