@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from relay.config import Settings
 from relay.server.app import create_app
-from tests.protocol.talk import Address, Talk, closed, next_message, ok
+from tests.protocol.talk import Address, Talk, closed, next_message, ok, wait_until
 from tests.server.tokens import ADMIN, AGENT, CLIENT, SECRET, SETTINGS, bearer, offer, session_token
 from tests.serving import Server, running
 
@@ -242,6 +242,26 @@ def test_the_scheme_may_be_in_any_case(relay: Server, talk: Talk) -> None:
 def test_a_token_given_twice_is_no_token(relay: Server) -> None:
     headers = [("Authorization", f"Bearer {CLIENT}"), ("Authorization", f"Bearer {CLIENT}")]
     assert WEB.get(f"{relay.url}/messages/own", headers=headers).status_code == 401
+
+
+def test_a_token_that_was_not_asked_for_is_not_remembered_as_a_good_one(relay: Server, talk: Talk) -> None:
+    bad, client, agent = bearer("somebody-elses-token-0123456789"), bearer(CLIENT), bearer(AGENT)
+    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501  # all on one connection
+        ok(http.get("/healthz", headers=bad))
+        assert http.get("/messages/own", headers=bad).status_code == 401
+    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501
+        for _ in range(2):
+            ok(http.get("/messages/own", headers=client))
+            assert http.get("/prompts/own?wait=false", headers=client).status_code == 403
+            assert http.get("/prompts/own?wait=false", headers=agent).status_code == 200
+            assert http.get("/sessions", headers=agent).status_code == 403
+            assert http.get("/messages/own").status_code == 401
+
+
+def test_an_expiring_token_is_looked_at_again_on_a_known_connection(relay: Server, talk: Talk) -> None:
+    token = bearer(session_token("agent", lasts=1))
+    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501
+        wait_until(lambda: http.get("/prompts/own?wait=false", headers=token).status_code == 401)
 
 
 def test_401_and_403_come_before_the_body_is_read(relay: Server) -> None:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from relay.core.relay import ClientGone
 from relay.errors import HeadersTooLarge, RelayError, RequestTimeout
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
-from relay.server.auth import ANYONE
+from relay.server.auth import ANYONE, Access
 from relay.server.drive import Waiting, begin
 from relay.server.fastsocket import SOCKETS_KEY, FastSocket
 from relay.server.http import INTERNAL_ERROR, JSON, Answer, Route, error_answer
@@ -140,6 +140,9 @@ class FastDoor(HttpProtocol):
     """Serves what is usual by itself, and leaves the rest to the class below."""
 
     _heads = Heads()
+    _token: bytes | None = None
+    _caller = ANYONE
+    """The token that this connection has shown last, and whose it is."""
     _request: FastRequest | None = None
     """The request whose body is arriving, if it is for this door."""
 
@@ -228,12 +231,22 @@ class FastDoor(HttpProtocol):
         if parser.get_http_version() != "1.1" or not parser.should_keep_alive():
             return None
         request = FastRequest(method, headers, self.client[0] if self.client else None, *found, query)
-        guard = self._door.guard
         try:
-            request.caller = guard.admit(request, found[0].access)
+            self._admit(request, found[0].access)
         except RelayError:
             return None  # the ASGI path says why, and counts it
-        return request if guard.spend(request.caller) else None
+        return request if self._door.guard.spend(request.caller) else None
+
+    def _admit(self, request: FastRequest, access: Access) -> None:
+        """Ask the guard; a token that this connection has shown before is not looked up again."""
+        guard = self._door.guard
+        token = request.headers.get(b"authorization")
+        if token is not None and token == self._token and guard.readmit(self._caller, request, access):
+            request.caller = self._caller
+            return
+        request.caller = guard.admit(request, access)
+        if request.caller.key:  # not where anyone may come in: a token that was not asked for is not a good one
+            self._token, self._caller = token, request.caller
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""

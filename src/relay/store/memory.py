@@ -34,6 +34,7 @@ from relay.store.local import LocalCommons
 _SESSION_BYTES = 1_500
 _ENTRY_BYTES = 250
 _ID_BYTES = 250
+_MESSAGE_BYTES = _ENTRY_BYTES + _ID_BYTES
 _CHARACTER_BYTES = 8
 """An id may hold characters of four bytes; Python then takes four for each, and as much for its copy in UTF-8."""
 
@@ -41,24 +42,22 @@ _CHARACTER_BYTES = 8
 class _Log:
     """Entries by seq, of which the oldest may be dropped; finding one by its seq is one step."""
 
-    __slots__ = ("_entries", "_start", "bytes", "floor")
+    __slots__ = ("_entries", "_start", "bytes", "floor", "head")
 
     def __init__(self) -> None:
         self._entries: list[Entry | None] = []
         self._start = 0  # dropped entries leave None behind until half the list is
         self.floor = 0
+        self.head = 0
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._entries) - self._start
+        return self.head - self.floor
 
-    @property
-    def head(self) -> int:
-        return self.floor + len(self)
-
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: Entry, size: int) -> None:
         self._entries.append(entry)
-        self.bytes += len(entry.data)
+        self.head = entry.seq
+        self.bytes += size
 
     def drop_oldest(self) -> int:
         """Drop one entry; returns the bytes that it held."""
@@ -124,20 +123,19 @@ class MemoryStore(LocalCommons):
         if session is None:
             if len(self._sessions) >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
-            size = _SESSION_BYTES + _CHARACTER_BYTES * len(entry.session_id)
-            self._make_room(entry, size)
+            own = _SESSION_BYTES + _CHARACTER_BYTES * len(entry.session_id)
+            size = self._room_for(entry, own)
             session = self._sessions[entry.session_id] = _Session(self._new_epoch(), entry.now_ms)
-            self._grow(session, size)
         elif entry.message_id in session.prompts:
             return Outcome.DUPLICATE
         elif len(session.pending) >= self._limits.max_pending_per_session:
             raise self._limits.too_many_pending()
         else:
-            self._make_room(entry)
-        kept = self._keep(session, entry)
+            size = self._room_for(entry)
+        # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
+        kept = self._keep(session, entry, size + len(entry.data))
         session.prompts.add(entry.message_id)
         session.pending[entry.message_id] = kept
-        self._grow(session, len(kept.data))
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return Outcome.KEPT
 
@@ -148,11 +146,11 @@ class MemoryStore(LocalCommons):
             return Outcome.DUPLICATE if known == entry.fingerprint else Outcome.CONFLICT
         if entry.client_msg_id not in session.prompts:
             raise PromptNotFound
-        self._make_room(entry)
-        kept = self._keep(session, entry)
-        session.responses[entry.message_id] = entry.fingerprint
+        size = self._room_for(entry)
         if answered := session.pending.pop(entry.client_msg_id, None):
-            self._grow(session, -len(answered.data))
+            size -= len(answered.data)
+        kept = self._keep(session, entry, size)
+        session.responses[entry.message_id] = entry.fingerprint
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return Outcome.KEPT
 
@@ -220,24 +218,24 @@ class MemoryStore(LocalCommons):
         except KeyError:
             raise SessionNotFound from None
 
-    def _make_room(self, entry: NewEntry, more: int = 0) -> None:
-        if self._bytes + more + len(entry.data) + _size(entry) > self._limits.store_max_bytes:
+    def _room_for(self, entry: NewEntry, more: int = 0) -> int:
+        """What the entry takes, and `more`. Raises StoreFull if there is too little left."""
+        size = len(entry.data) + _MESSAGE_BYTES + _CHARACTER_BYTES * len(entry.message_id) + more
+        if self._bytes + size + len(entry.data) > self._limits.store_max_bytes:
             raise StoreFull(f"this server keeps at most {self._limits.store_max_bytes} bytes")
+        return size
 
-    def _keep(self, session: _Session, new: NewEntry) -> Entry:
-        entry = Entry(session.log.head + 1, new.kind, new.ts, new.data)
-        session.log.append(entry)
-        session.active_ms = max(session.active_ms, new.now_ms)
-        grown = _size(new)
-        while len(session.log) > self._max_messages or session.log.bytes > self._max_bytes:
-            grown -= session.log.drop_oldest() + _ENTRY_BYTES
-        self._grow(session, grown)
-        return entry
-
-    def _grow(self, session: _Session, size: int) -> None:
-        # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
+    def _keep(self, session: _Session, new: NewEntry, size: int) -> Entry:
+        log = session.log
+        entry = Entry(log.head + 1, new.kind, new.ts, new.data)
+        log.append(entry, len(new.data))
+        if new.now_ms > session.active_ms:
+            session.active_ms = new.now_ms
+        while log.head - log.floor > self._max_messages or log.bytes > self._max_bytes:
+            size -= log.drop_oldest() + _ENTRY_BYTES
         session.bytes += size
         self._bytes += size
+        return entry
 
     def _forget(self, session_id: str) -> None:
         self._bytes -= self._sessions.pop(session_id).bytes
@@ -247,7 +245,3 @@ class MemoryStore(LocalCommons):
     def _record(session_id: str, session: _Session) -> SessionRecord:
         messages = len(session.log)
         return SessionRecord(session_id, session.created_ms, session.active_ms, messages, len(session.pending))
-
-
-def _size(entry: NewEntry) -> int:
-    return len(entry.data) + _ENTRY_BYTES + _ID_BYTES + _CHARACTER_BYTES * len(entry.message_id)
