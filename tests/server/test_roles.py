@@ -246,10 +246,10 @@ def test_a_token_given_twice_is_no_token(relay: Server) -> None:
 
 def test_a_token_that_was_not_asked_for_is_not_remembered_as_a_good_one(relay: Server, talk: Talk) -> None:
     bad, client, agent = bearer("somebody-elses-token-0123456789"), bearer(CLIENT), bearer(AGENT)
-    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501  # all on one connection
+    with httpx.Client(base_url=relay.url, verify=False) as http:  # all on one connection
         ok(http.get("/healthz", headers=bad))
         assert http.get("/messages/own", headers=bad).status_code == 401
-    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501
+    with httpx.Client(base_url=relay.url, verify=False) as http:
         for _ in range(2):
             ok(http.get("/messages/own", headers=client))
             assert http.get("/prompts/own?wait=false", headers=client).status_code == 403
@@ -260,7 +260,7 @@ def test_a_token_that_was_not_asked_for_is_not_remembered_as_a_good_one(relay: S
 
 def test_an_expiring_token_is_looked_at_again_on_a_known_connection(relay: Server, talk: Talk) -> None:
     token = bearer(session_token("agent", lasts=1))
-    with httpx.Client(base_url=relay.url, verify=False) as http:  # noqa: S501
+    with httpx.Client(base_url=relay.url, verify=False) as http:
         wait_until(lambda: http.get("/prompts/own?wait=false", headers=token).status_code == 401)
 
 
