@@ -113,11 +113,11 @@ def test_only_what_is_missing_is_generated_also_for_workers(tmp_path: Path) -> N
                 assert WEB.get(f"{server.url}/messages/none", headers=bearer(token)).status_code == 404
 
 
-def test_nothing_is_printed_if_nothing_is_missing(tmp_path: Path) -> None:
+def test_no_token_is_made_if_none_is_missing(tmp_path: Path) -> None:
     given = {"client_token": CLIENT, "agent_token": CLIENT + "2", "admin_token": ADMIN, "secret": SECRET}
     with serving("--generate-token", stdout=tmp_path / "out", **given) as process:
         server = Server(process)
-        assert (tmp_path / "out").read_text() == ""
+        assert (tmp_path / "out").read_text() == "All tokens are set already: none was made.\n"
         assert WEB.get(f"{server.url}/sessions", headers=bearer(ADMIN)).status_code == 200
 
 
@@ -165,7 +165,10 @@ def test_a_token_that_would_be_refused_ends_with_4(token: str, why: str) -> None
 
 def test_tokens_need_a_secret() -> None:
     for run in (relay("token", "create", "--session", "s"), shown(session_token())):
-        assert refused(run) == ("relay: RELAY_SECRET is not set. The relay needs the same one: openssl rand -hex 32")
+        assert refused(run) == (
+            "relay: RELAY_SECRET is not set. Put the relay's into .env or the environment; if it has none, make one for "
+            "both: openssl rand -hex 32"
+        )
 
 
 @pytest.mark.parametrize("expires", ["0h", "-1h", "24", "h", "1w", "1.5h", "1000000000d", ""])

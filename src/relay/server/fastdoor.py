@@ -72,12 +72,13 @@ class FastRequest(FastHead):
         return self.content
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        self._cycle = FastCycle(tell)
-        return self._cycle.forget
+        return self.waiting().when_gone(tell)
 
     def waiting(self) -> FastCycle:
         """What stands for this request while its answer is not there yet."""
-        return self._cycle or FastCycle(_nobody)
+        if self._cycle is None:
+            self._cycle = FastCycle()
+        return self._cycle
 
 
 class FastCycle:
@@ -85,8 +86,8 @@ class FastCycle:
 
     __slots__ = ("_tell", "disconnected", "keep_alive", "response_complete", "response_started")
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self) -> None:
+        self._tell: Callable[[], None] | None = None
         self.disconnected = False
         self.keep_alive = True
         self.response_complete = False
@@ -98,16 +99,17 @@ class FastCycle:
         return self
 
     def set(self) -> None:
-        if self.disconnected:
+        if self.disconnected and self._tell is not None:
             self._tell()
 
-    def forget(self) -> None:
-        """The endpoint no longer wants to be told."""
-        self._tell = _nobody
+    def when_gone(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """See `Request`. The peer may have gone already, while the endpoint waited for something else."""
+        self._tell = tell
+        self.set()
+        return self._forget
 
-
-def _nobody() -> None:
-    pass
+    def _forget(self) -> None:
+        self._tell = None
 
 
 class Heads:
@@ -325,7 +327,7 @@ class FastDoor(HttpProtocol):
         body = answer.body
         if not isinstance(body, bytes):
             if sum(map(len, body)) > PIECE_BYTES:
-                self._go_on(cycle := FastCycle(_nobody), self._send_in_pieces(answer, cycle))
+                self._go_on(cycle := FastCycle(), self._send_in_pieces(answer, cycle))
                 return
             body = b"".join(body)
         self.transport.write(self._head(answer, len(body)) + body)

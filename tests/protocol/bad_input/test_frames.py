@@ -132,7 +132,8 @@ def test_a_frame_of_64_kib_is_read(talk: Talk, listen: Listen) -> None:
 def test_a_message_over_64_kib_closes_the_socket(talk: Talk, listen: Listen, message: str | bytes | list[str]) -> None:
     with listen() as other:
         with unharmed(talk), listen() as client:
-            client.send(message)
+            with contextlib.suppress(ConnectionClosed):  # perhaps before the last fragment was sent
+                client.send(message)
             assert closed(client)[0] == 1009
         assert next_frame(other)["data"]["text"] == "Yes."
 
