@@ -166,8 +166,8 @@ def test_a_token_that_would_be_refused_ends_with_4(token: str, why: str) -> None
 def test_tokens_need_a_secret() -> None:
     for run in (relay("token", "create", "--session", "s"), shown(session_token())):
         assert refused(run) == (
-            "relay: RELAY_SECRET is not set. Put the relay's into .env or the environment; if it has none, make one for "
-            "both: openssl rand -hex 32"
+            "relay: RELAY_SECRET is not set. Put the relay's into .env or the environment; if it has none, make one "
+            "for both: openssl rand -hex 32"
         )
 
 
