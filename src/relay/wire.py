@@ -213,7 +213,8 @@ def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
         value = msgspec.json.decode(compact)  # what it cannot decode, we could not serve again
     except (msgspec.DecodeError, RecursionError):
         raise InvalidJson("metadata holds what JSON cannot carry") from None
-    bounds.check_depth(value, "metadata")
+    if compact.count(b"{") + compact.count(b"[") > bounds.max_depth:  # else it cannot be nested deeper
+        bounds.check_depth(value, "metadata")
     return msgspec.Raw(compact)
 
 

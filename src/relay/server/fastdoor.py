@@ -8,18 +8,18 @@ works and why it is safe.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+import httptools
 
 from relay.core.relay import ClientGone
 from relay.errors import HeadersTooLarge, RelayError, RequestTimeout
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
-from relay.server.auth import ANYONE, Access
 from relay.server.drive import Waiting, begin
+from relay.server.fastrequest import FastCycle, FastHead, FastRequest, Heads
 from relay.server.fastsocket import SOCKETS_KEY, FastSocket
-from relay.server.http import INTERNAL_ERROR, JSON, Answer, Route, error_answer
+from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
 from relay.server.protocols import HttpProtocol, Part
 
 DOOR_KEY = "relay.door"
@@ -40,111 +40,12 @@ UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 """A request with one of these headers is not for this door."""
 
 
-class FastHead:
-    """The head of a request, as the guard sees it."""
-
-    __slots__ = ("headers", "method", "peer", "session_id")
-
-    def __init__(self, method: str, headers: dict[bytes, bytes], peer: str | None, session_id: str) -> None:
-        self.method = method
-        self.headers = headers
-        self.peer = peer
-        self.session_id = session_id
-
-
-class FastRequest(FastHead):
-    """A `Request` whose body is complete before the endpoint is called."""
-
-    __slots__ = ("_cycle", "caller", "content", "query", "route")
-
-    def __init__(
-        self, method: str, headers: dict[bytes, bytes], peer: str | None, route: Route, session_id: str, query: bytes
-    ) -> None:
-        super().__init__(method, headers, peer, session_id)
-        self.route = route
-        self.query = query
-        self.caller = ANYONE
-        self.content = b""
-        self._cycle: FastCycle | None = None
-
-    async def body(self, max_bytes: int) -> bytes:
-        """See `Request`; MAX_BODY_BYTES is below every bound that can be configured."""
-        return self.content
-
-    def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        return self.waiting().when_gone(tell)
-
-    def waiting(self) -> FastCycle:
-        """What stands for this request while its answer is not there yet."""
-        if self._cycle is None:
-            self._cycle = FastCycle()
-        return self._cycle
-
-
-class FastCycle:
-    """What uvicorn's protocol class sees of a request that waits for its answer: enough to queue others behind it."""
-
-    __slots__ = ("_tell", "disconnected", "keep_alive", "response_complete", "response_started")
-
-    def __init__(self) -> None:
-        self._tell: Callable[[], None] | None = None
-        self.disconnected = False
-        self.keep_alive = True
-        self.response_complete = False
-        self.response_started = False
-
-    @property
-    def message_event(self) -> FastCycle:
-        """uvicorn sets this event when the peer has gone."""
-        return self
-
-    def set(self) -> None:
-        if self.disconnected and self._tell is not None:
-            self._tell()
-
-    def when_gone(self, tell: Callable[[], None]) -> Callable[[], None]:
-        """See `Request`. The peer may have gone already, while the endpoint waited for something else."""
-        self._tell = tell
-        self.set()
-        return self._forget
-
-    def _forget(self) -> None:
-        self._tell = None
-
-
-class Heads:
-    """Heads of answers. The usual one is put together once a second, when uvicorn's date header changes."""
-
-    def __init__(self) -> None:
-        self._defaults: Sequence[tuple[bytes, bytes]] | None = None
-        self._json = b""
-
-    def json(self, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """That of a JSON answer with status 200, up to its length."""
-        if defaults is not self._defaults:
-            self._defaults = defaults
-            self._json = STATUS_LINE[200] + _lines((*defaults, (b"content-type", JSON))) + b"content-length: "
-        return self._json
-
-    def any(self, defaults: Sequence[tuple[bytes, bytes]], answer: Answer, length: int, *, close: bool) -> bytes:
-        """That of any answer, whole."""
-        described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
-        end = ((b"connection", b"close"),) if close else ()
-        every = (*defaults, *described, (b"cache-control", b"no-store"), *answer.headers, *end)
-        return STATUS_LINE[answer.status] + _lines(every) + b"\r\n"
-
-
-def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    return b"".join(b"%b: %b\r\n" % header for header in headers)
-
-
 class FastDoor(HttpProtocol):
     """Serves what is usual by itself, and leaves the rest to the class below."""
 
     _heads = Heads()
-    _token: bytes | None = None
-    _caller = ANYONE
-    """The token that this connection has shown last, and whose it is."""
+    _last: FastRequest | None = None
+    """The last request that was for this door. Most connections ask for the same again and again."""
     _request: FastRequest | None = None
     """The request whose body is arriving, if it is for this door."""
 
@@ -153,6 +54,20 @@ class FastDoor(HttpProtocol):
         self._door: AsgiDoor = self.app_state[DOOR_KEY]
 
     # What the parser tells
+
+    def data_received(self, data: bytes) -> None:
+        self._quiet_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            return
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self._quiet_bytes > self._peers.max_header_bytes and not self._left:
+            self._refuse(HeadersTooLarge(f"at most {self._peers.max_header_bytes} bytes"))
 
     def on_message_begin(self) -> None:
         # uvicorn's own builds a scope; that waits until it is known to be needed.
@@ -169,7 +84,8 @@ class FastDoor(HttpProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._check_head()
+        if len(self.headers) > self._peers.max_header_fields or self._quiet_bytes > self._peers.max_header_bytes:
+            self._check_head()
         self._request = self._usual_request()
         if self._request is None:
             self._fall_through()
@@ -198,11 +114,10 @@ class FastDoor(HttpProtocol):
 
     def _check_head(self) -> None:
         """Raise HeadersTooLarge, which the parser passes on, if the head is over its bounds."""
+        self._head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         too_many = len(self.headers) > self._peers.max_header_fields
-        if too_many or self._quiet_bytes > self._peers.max_header_bytes:
-            self._head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if too_many or self._head_bytes > self._peers.max_header_bytes:
-                raise HeadersTooLarge
+        if too_many or self._head_bytes > self._peers.max_header_bytes:
+            raise HeadersTooLarge
 
     def _fall_through(self) -> None:
         """Give the request to the ASGI path, which finds everything as if it had heard the parser itself."""
@@ -220,35 +135,41 @@ class FastDoor(HttpProtocol):
         if (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused:
             return None  # others come first, or the peer does not read its answers
         parser = self.parser
-        path, _, query = self.url.partition(b"?")
-        method = parser.get_method().decode()
-        found = self._door.find(method, path.decode("latin-1"))
-        if found is None or b"%" in path or b"#" in self.url or not path.isascii():
-            return None
         headers = dict(self.headers)
-        if len(headers) != len(self.headers) or not UNUSUAL.isdisjoint(headers):
+        if len(headers) != len(self.headers):
             return None
-        if not _short(method, headers.get(b"content-length")):
+        method = parser.get_method().decode()
+        # The length apart: it is the one thing that differs between two requests for the same.
+        if not _short(method, headers.pop(b"content-length", None)):
             return None
         if parser.get_http_version() != "1.1" or not parser.should_keep_alive():
             return None
-        request = FastRequest(method, headers, self.client[0] if self.client else None, *found, query)
-        try:
-            self._admit(request, found[0].access)
-        except RelayError:
-            return None  # the ASGI path says why, and counts it
+        last = self._last
+        if last is not None and headers == last.headers and self.url == last.url and method == last.method:
+            request = last.again()
+        else:
+            found = self._new_request(method, headers)
+            if found is None:
+                return None
+            # A caller that expires has to be looked at each time.
+            self._last = found if found.caller.expires is None else None
+            request = found
         return request if self._door.guard.spend(request.caller) else None
 
-    def _admit(self, request: FastRequest, access: Access) -> None:
-        """Ask the guard; a token that this connection has shown before is not looked up again."""
-        guard = self._door.guard
-        token = request.headers.get(b"authorization")
-        if token is not None and token == self._token and guard.readmit(self._caller, request, access):
-            request.caller = self._caller
-            return
-        request.caller = guard.admit(request, access)
-        if request.caller.key:  # not where anyone may come in: a token that was not asked for is not a good one
-            self._token, self._caller = token, request.caller
+    def _new_request(self, method: str, headers: dict[bytes, bytes]) -> FastRequest | None:
+        path, _, query = self.url.partition(b"?")
+        found = self._door.find(method, path.decode("latin-1"))
+        if found is None or b"%" in path or b"#" in self.url or not path.isascii():
+            return None
+        if not UNUSUAL.isdisjoint(headers):
+            return None
+        peer = self.client[0] if self.client else None
+        request = FastRequest(method, self.url, headers, peer, *found, query)
+        try:
+            request.caller = self._door.guard.admit(request, found[0].access)
+        except RelayError:
+            return None  # the ASGI path says why, and counts it
+        return request
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""

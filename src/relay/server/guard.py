@@ -81,13 +81,6 @@ class Guard:
         _require(caller, head, access)
         return caller
 
-    def readmit(self, caller: Caller, head: Head, access: Access) -> bool:
-        """Whether a caller that was admitted with the same token, on the same connection, may do this as well."""
-        if caller.expires is not None or b"origin" in head.headers:
-            return False  # `admit` looks closer
-        _require(caller, head, access)
-        return True
-
     async def count(self, head: Head) -> None:
         """Note a request that is answered whoever sends it. Raises RateLimited."""
         await self._pay(head, ANYONE)

@@ -60,7 +60,7 @@ class LineWriter:
             flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             try:
-                sys.stderr.buffer.write(b"".join(line + b"\n" for line in lines))
+                sys.stderr.buffer.write(b"\n".join([*lines, b""]))
                 sys.stderr.buffer.flush()
             except (OSError, ValueError):
                 self.dropped += len(lines)  # nobody is left to read them

@@ -1,0 +1,122 @@
+"""A request of the fast door, and the head of its answer. See `fastdoor.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from relay.server.auth import ANYONE
+from relay.server.http import JSON, Answer, Route
+
+
+class FastHead:
+    """The head of a request, as the guard sees it."""
+
+    __slots__ = ("headers", "method", "peer", "session_id")
+
+    def __init__(self, method: str, headers: dict[bytes, bytes], peer: str | None, session_id: str) -> None:
+        self.method = method
+        self.headers = headers
+        self.peer = peer
+        self.session_id = session_id
+
+
+class FastRequest(FastHead):
+    """A `Request` whose body is complete before the endpoint is called."""
+
+    __slots__ = ("_cycle", "caller", "content", "query", "route", "url")
+
+    def __init__(
+        self,
+        method: str,
+        url: bytes,
+        headers: dict[bytes, bytes],
+        peer: str | None,
+        route: Route,
+        session_id: str,
+        query: bytes,
+    ) -> None:
+        super().__init__(method, headers, peer, session_id)
+        self.url = url
+        self.route = route
+        self.query = query
+        self.caller = ANYONE
+        self.content = b""
+        self._cycle: FastCycle | None = None
+
+    def again(self) -> FastRequest:
+        """The same request once more: its head was the same, and the one before has been answered."""
+        self.content = b""
+        self._cycle = None
+        return self
+
+    async def body(self, max_bytes: int) -> bytes:
+        """See `Request`; MAX_BODY_BYTES is below every bound that can be configured."""
+        return self.content
+
+    def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
+        return self.waiting().when_gone(tell)
+
+    def waiting(self) -> FastCycle:
+        """What stands for this request while its answer is not there yet."""
+        if self._cycle is None:
+            self._cycle = FastCycle()
+        return self._cycle
+
+
+class FastCycle:
+    """What uvicorn's protocol class sees of a request that waits for its answer: enough to queue others behind it."""
+
+    __slots__ = ("_tell", "disconnected", "keep_alive", "response_complete", "response_started")
+
+    def __init__(self) -> None:
+        self._tell: Callable[[], None] | None = None
+        self.disconnected = False
+        self.keep_alive = True
+        self.response_complete = False
+        self.response_started = False
+
+    @property
+    def message_event(self) -> FastCycle:
+        """uvicorn sets this event when the peer has gone."""
+        return self
+
+    def set(self) -> None:
+        if self.disconnected and self._tell is not None:
+            self._tell()
+
+    def when_gone(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """See `Request`. The peer may have gone already, while the endpoint waited for something else."""
+        self._tell = tell
+        self.set()
+        return self._forget
+
+    def _forget(self) -> None:
+        self._tell = None
+
+
+class Heads:
+    """Heads of answers. The usual one is put together once a second, when uvicorn's date header changes."""
+
+    def __init__(self) -> None:
+        self._defaults: Sequence[tuple[bytes, bytes]] | None = None
+        self._json = b""
+
+    def json(self, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """That of a JSON answer with status 200, up to its length."""
+        if defaults is not self._defaults:
+            self._defaults = defaults
+            self._json = STATUS_LINE[200] + _lines((*defaults, (b"content-type", JSON))) + b"content-length: "
+        return self._json
+
+    def any(self, defaults: Sequence[tuple[bytes, bytes]], answer: Answer, length: int, *, close: bool) -> bytes:
+        """That of any answer, whole."""
+        described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
+        end = ((b"connection", b"close"),) if close else ()
+        every = (*defaults, *described, (b"cache-control", b"no-store"), *answer.headers, *end)
+        return STATUS_LINE[answer.status] + _lines(every) + b"\r\n"
+
+
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
