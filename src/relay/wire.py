@@ -30,6 +30,7 @@ _PREFIX = {kind: b'{"type":"%s","data":' % kind.value.encode() for kind in Messa
 _MESSAGE_FRAME_PREFIX = b'{"type":"message","data":'
 
 encode = msgspec.json.Encoder().encode
+_sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class NewPrompt(msgspec.Struct, gc=False):
@@ -219,5 +220,8 @@ def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
 
 
 def _canonical(metadata: bytes) -> bytes:
-    """One spelling for each meaning. The standard library's encoder, because it alone takes integers of any size."""
-    return json.dumps(json.loads(metadata), sort_keys=True, separators=(",", ":")).encode()
+    """One spelling for each meaning."""
+    try:
+        return _sorting_encoder.encode(msgspec.json.decode(metadata))
+    except (OverflowError, msgspec.MsgspecError):  # an integer of more than 64 bits
+        return json.dumps(json.loads(metadata), sort_keys=True, separators=(",", ":")).encode()

@@ -230,9 +230,8 @@ class FastDoor(HttpProtocol):
             return
         except Exception as error:
             answer = self._refusal(error)
-        if cycle.disconnected or self.transport.is_closing():
-            return
-        await self._send_in_pieces(answer, cycle)
+        if not cycle.disconnected and not self.transport.is_closing():
+            await self._send(answer, cycle)
 
     def _refusal(self, error: Exception) -> Answer:
         if isinstance(error, RelayError):
@@ -248,17 +247,19 @@ class FastDoor(HttpProtocol):
         body = answer.body
         if not isinstance(body, bytes):
             if sum(map(len, body)) > PIECE_BYTES:
-                self._go_on(cycle := FastCycle(), self._send_in_pieces(answer, cycle))
+                self._go_on(cycle := FastCycle(), self._send(answer, cycle))
                 return
             body = b"".join(body)
         self.transport.write(self._head(answer, len(body)) + body)
         self.server_state.total_requests += 1
 
-    async def _send_in_pieces(self, answer: Answer, cycle: FastCycle) -> None:
+    async def _send(self, answer: Answer, cycle: FastCycle) -> None:
+        """Answer a request that has waited; a long answer as fast as the peer reads it."""
         parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
+        length = sum(map(len, parts))
+        head = self._head(answer, length, close=not cycle.keep_alive)
         cycle.response_started = True
-        head = self._head(answer, sum(map(len, parts)), close=not cycle.keep_alive)
-        for piece in pieces([head, *parts]):
+        for piece in pieces([head, *parts]) if length > PIECE_BYTES else (b"".join((head, *parts)),):
             if self.flow.write_paused:
                 await self.flow.drain()
             if cycle.disconnected:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from relay.config import Settings
 from relay.core.hub import Hub
@@ -74,11 +75,7 @@ class Rest:
 
     async def get_prompts(self, request: Request) -> Answer:
         """An agent fetches the prompts that have no response yet, and waits for one if asked to."""
-        query = Query(request.query)
-        wait = query.boolean("wait", default=True)
-        timeout_seconds = query.number("timeout", least=0, most=MAX_TIMEOUT_SECONDS)
-        if timeout_seconds is None:
-            timeout_seconds = DEFAULT_TIMEOUT_SECONDS
+        wait, timeout_seconds = _poll(request.query)
         if wait:
             timeout_seconds = min(timeout_seconds, self._seconds_left(request.caller))
             prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.when_gone)
@@ -186,6 +183,15 @@ def _is_json(content_type: bytes | None) -> bool:
     pairs = [parameter.partition(b"=") for parameter in parameters]
     charsets = [value.strip(b' \t"') for name, _, value in pairs if name.strip(b" \t") == b"charset"]
     return media.strip(b" \t") == b"application/json" and charsets in ([], [b"utf-8"])
+
+
+@lru_cache(1024)
+def _poll(raw: bytes) -> tuple[bool, float]:
+    """Whether to wait and how long; an agent asks the same again and again."""
+    query = Query(raw)
+    wait = query.boolean("wait", default=True)
+    timeout_seconds = query.number("timeout", least=0, most=MAX_TIMEOUT_SECONDS)
+    return wait, DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
 
 
 def _page(query: Query) -> tuple[int, int]:
