@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.protocol.talk import Address, Talk, assert_error, ok, wait_until
-from tests.serving import DOORS, running
+from tests.serving import running
 
 LIMITS = {
     "max_pending_per_session": 2,
@@ -33,9 +33,9 @@ LIMITS = {
 }
 
 
-@pytest.fixture(scope="module", params=DOORS)
-def at(request: pytest.FixtureRequest) -> Iterator[Address]:
-    with running(request.param, **LIMITS) as server:
+@pytest.fixture(scope="module")
+def at() -> Iterator[Address]:
+    with running("serve", **LIMITS) as server:
         yield Address(server.url)
 
 

@@ -16,17 +16,17 @@ from websockets.sync.client import connect
 
 from tests.protocol.talk import assert_error
 from tests.server.tokens import ADMIN, AGENT, CLIENT, SECRET, bearer, offer, session_token
-from tests.serving import DOORS, Server, running
+from tests.serving import Server, running
 
 WEB = httpx.Client(verify=False, timeout=20)
 RATE, BURST = 5, 10
 BAD = "a-token-that-nobody-has-given"
 
 
-@pytest.fixture(scope="module", params=DOORS)
-def relay(request: pytest.FixtureRequest) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def relay() -> Iterator[Server]:
     settings = {"client_token": CLIENT, "agent_token": AGENT, "admin_token": ADMIN, "secret": SECRET}
-    with running(request.param, **settings, rate_limit=RATE, failed_logins_per_minute=0) as server:
+    with running("serve", **settings, rate_limit=RATE, failed_logins_per_minute=0) as server:
         yield server
 
 
@@ -117,13 +117,13 @@ def test_handshakes_count_as_well(relay: Server) -> None:
 
 
 def test_retry_after_is_true() -> None:
-    with running("serve", client_token=CLIENT, rate_limit=0.4) as server:
+    with running("serve", client_token=CLIENT, rate_limit=0.5) as server:
         assert get(server, "/messages/a", CLIENT).status_code == 404
         refused = get(server, "/messages/a", CLIENT)
         assert refused.status_code == 429
-        assert refused.json()["details"] == "at most 0.4 requests per second"
-        assert refused.headers["retry-after"] == "2"  # of 2.5 s, one has passed
-        time.sleep(2)  # the caller does as it is told, and no other event will tell
+        assert refused.json()["details"] == "at most 0.5 requests per second"
+        assert refused.headers["retry-after"] == "1"  # of two seconds, one has passed
+        time.sleep(1)  # the caller does as it is told, and no other event will tell
         assert get(server, "/messages/a", CLIENT).status_code == 404
 
 
@@ -165,18 +165,12 @@ def test_refused_tokens_of_an_address() -> None:
         assert json.loads(refused.value.response.body)["code"] == "too_many_failed_logins"
 
 
-def test_an_untrusted_proxy_separates_nobody() -> None:
-    settings = {"client_token": CLIENT, "trusted_proxies": "10.0.0.0/8", "failed_logins_per_minute": 2}
+def test_an_untrusted_proxy_separates_nobody_and_in_time_all_is_forgiven() -> None:
+    settings = {"client_token": CLIENT, "trusted_proxies": "10.0.0.0/8", "failed_logins_per_minute": 60}
     with running("serve", **settings) as server:
-        codes = [fail(server, f"203.0.113.{n}") for n in range(3)]
-        assert codes == ["invalid_token", "invalid_token", "too_many_failed_logins"]
-
-
-def test_refused_tokens_are_forgiven_in_time() -> None:
-    with running("serve", client_token=CLIENT, failed_logins_per_minute=60, rate_limit=0) as server:
         began = time.monotonic()
         passed = 0
-        while (answer := get(server, "/messages/a", BAD)).status_code == 401:
+        while (answer := get(server, "/messages/a", BAD, f"203.0.113.{passed}")).status_code == 401:
             passed += 1
         assert 60 <= passed <= 60 + time.monotonic() - began
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
