@@ -1,4 +1,6 @@
-"""Raw bytes on a WebSocket connection, through the protocol class and the application of `relay serve`.
+"""Raw bytes on a WebSocket connection, through the protocol classes and the application of `relay serve`.
+
+Both that it has: the fast door with its sockets, and uvicorn's class with our additions, for compression.
 
 The first byte of an input says how the rest is cut into packets, and whether they come before the handshake is
 answered.
@@ -16,8 +18,8 @@ from uvicorn.server import ServerState
 
 from relay.config import LogLevel, Settings
 from relay.server.app import create_app
+from relay.server.fastdoor import FastDoor
 from relay.server.run import _uvicorn_config
-from relay.server.ws_protocol import WebSocketProtocol
 
 HANDSHAKE = (
     b"GET /ws/fuzz HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -34,7 +36,7 @@ class Connection(asyncio.Transport):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
-        self.protocol: WebSocketProtocol | None = None
+        self.protocol: Any = None
         self.written = b""
         self.paused = False
         self.closing = False
@@ -52,13 +54,27 @@ class Connection(asyncio.Transport):
     def resume_reading(self) -> None:
         self.paused = False
 
+    def is_reading(self) -> bool:
+        return not self.paused and not self.closing
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Nobody is there to see it."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.closing
 
     def close(self) -> None:
         if not self.closing:
             self.closing = True
-            assert self.protocol is not None
             self._loop.call_soon(self.protocol.connection_lost, None)
 
     def abort(self) -> None:
@@ -75,7 +91,7 @@ class _Collector(logging.Handler):
 
 
 @contextmanager
-def opened() -> Iterator[Callable[[bytes], None]]:
+def opened(protocol_class: Any = FastDoor) -> Iterator[Callable[[bytes], None]]:
     """The target, with a relay behind it."""
     loop = asyncio.new_event_loop()
     settings = Settings(log_level=LogLevel.ERROR, max_frames_per_second=1_000_000)
@@ -95,8 +111,8 @@ def opened() -> Iterator[Callable[[bytes], None]]:
     def target(data: bytes) -> None:
         state = ServerState()
         connection = Connection(loop)
-        connection.protocol = WebSocketProtocol(config, state, app_state, loop)
-        loop.run_until_complete(_speak(connection, connection.protocol, state, data))
+        connection.protocol = protocol_class(config, state, app_state, loop)
+        loop.run_until_complete(_speak(connection, state, data))
         assert not complaints, complaints
         check_said(connection.written)
 
@@ -108,19 +124,19 @@ def opened() -> Iterator[Callable[[bytes], None]]:
         loop.close()
 
 
-async def _speak(connection: Connection, protocol: WebSocketProtocol, state: ServerState, data: bytes) -> None:
+async def _speak(connection: Connection, state: ServerState, data: bytes) -> None:
     """A whole conversation: handshake, packets, the end."""
     how, said = (data[0], data[1:]) if data else (0, b"")
     size = (how & 0x7F) or len(said) or 1
-    protocol.connection_made(connection)
-    protocol.data_received(HANDSHAKE)
+    connection.protocol.connection_made(connection)
+    connection.protocol.data_received(HANDSHAKE)
     if how < 0x80:
-        await _until(lambda: protocol.handshake_complete)
+        await _until(lambda: b"\r\n\r\n" in connection.written)
     for start in range(0, len(said), size):
         await _until(lambda: not connection.paused or connection.closing)
         if connection.closing:
             break
-        protocol.data_received(said[start : start + size])
+        connection.protocol.data_received(said[start : start + size])
     await _until(lambda: not connection.paused or connection.closing)
     connection.close()
     await _until(lambda: not state.tasks)

@@ -6,9 +6,11 @@ import ast
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fuzz import decode_frame, decode_request, read_query, speak_websocket
+from relay.server.ws_protocol import WebSocketProtocol
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -62,7 +64,8 @@ TARGETS = {
     "client_message": Target(
         lambda: nullcontext(decode_frame.client_message), 20, (*JSON_WORDS, b'"type":', b'"ping"', b'"pong"')
     ),
-    "websocket": Target(speak_websocket.opened, 10, FRAMES),
+    "websocket": Target(partial(speak_websocket.opened, WebSocketProtocol), 5, FRAMES),
+    "fast_socket": Target(speak_websocket.opened, 5, FRAMES),
     "query": Target(lambda: nullcontext(read_query.query), 5, QUERY_WORDS, 100),
     "content_type": Target(lambda: nullcontext(read_query.content_type), 5, TYPE_WORDS, 80),
 }

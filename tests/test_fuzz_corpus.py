@@ -9,6 +9,8 @@ from hypothesis import given
 
 from fuzz import speak_websocket, strict_json
 from fuzz.targets import TARGETS, kept
+from relay.server.fastdoor import FastDoor
+from relay.server.ws_protocol import WebSocketProtocol
 from tests.protocol.websocket.frames import PING, TEXT, close, frame
 from tests.test_wire import json_values
 
@@ -30,9 +32,10 @@ EARLY = {
 
 
 @pytest.mark.parametrize("packet", EARLY.values(), ids=EARLY)
-def test_frames_that_come_before_the_handshake_is_answered_wait_for_it(packet: bytes) -> None:
+@pytest.mark.parametrize("protocol", [FastDoor, WebSocketProtocol])
+def test_frames_that_come_before_the_handshake_is_answered_wait_for_it(protocol: object, packet: bytes) -> None:
     """Over a real network it would be a race."""
-    with speak_websocket.opened() as target:
+    with speak_websocket.opened(protocol) as target:
         target(b"\x80" + packet)
 
 
