@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -170,6 +171,17 @@ def test_a_client_of_a_deleted_session_that_does_not_take_its_close_frame_is_fou
     hub.session_deleted("s1")
     hub.close_stalled(110.0)
     assert client.stalled
+
+
+def test_all_who_are_stalled_are_closed_at_once_even_if_they_leave_at_once() -> None:
+    hub = make_hub(send_timeout_seconds=10)
+    clients = [joined(hub) for _ in range(5)]
+    for client in clients:
+        client.writing_since = 100.0
+        client.on_stalled = partial(hub.unsubscribe, client)
+    hub.close_stalled(110.0)
+    assert [client.close_code for client in clients] == [4008] * 5
+    assert hub.subscribers == 0
 
 
 def test_clients_are_bounded_in_all() -> None:

@@ -126,3 +126,60 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
             received = b"".join(iter(lambda: connection.recv(65536), b""))
         assert received.count(b"HTTP/1.1 200") == 2
         assert received.index(client_msg_id.encode()) < received.index(b'"timestamp"')
+
+
+def dial(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=10)
+
+
+def test_polls_in_a_row_all_notice_that_the_caller_has_gone(server: Server) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        talk = Talk(http, "in-a-row")
+        talk.respond(talk.prompt())
+        with dial(server) as connection:
+            poll = "GET /prompts/in-a-row?timeout=%s HTTP/1.1\r\nHost: x\r\n\r\n"
+            connection.sendall((poll % 0.1 + poll % 300 + poll % 300).encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            wait_until(lambda: talk.session()["waiting_agents"] == 1)
+        wait_until(lambda: talk.session()["waiting_agents"] == 0)
+
+
+def test_an_upgrade_behind_an_unanswered_request_is_refused(server: Server) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        talk = Talk(http, "upgrade-behind")
+        talk.respond(talk.prompt())
+        with dial(server) as connection:
+            connection.sendall(b"GET /prompts/upgrade-behind HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: talk.session()["waiting_agents"] == 1)
+            connection.sendall(f"GET /ws/x HTTP/1.1\r\n{HANDSHAKE}{KEY}Sec-WebSocket-Version: 13\r\n\r\n".encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 400")
+        wait_until(lambda: talk.session()["waiting_agents"] == 0)
+
+
+def test_requests_without_end_behind_a_poll_are_refused(server: Server) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        talk = Talk(http, "without-end")
+        talk.respond(talk.prompt())
+        with dial(server) as connection:
+            connection.sendall(
+                b"GET /prompts/without-end HTTP/1.1\r\nHost: x\r\n\r\n"
+                + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 500
+            )
+            assert connection.recv(65536).startswith(b"HTTP/1.1 400")
+        wait_until(lambda: talk.session()["waiting_agents"] == 0)
+
+
+def test_a_trailer_is_no_header(server: Server) -> None:
+    body = b'{"session_id":"trailer","prompt":"x"}'
+    chunks = b"%x\r\n%b\r\n0\r\nContent-Type: application/json\r\n\r\n" % (len(body), body)
+    head = b"POST /prompt HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    status, answer = exchange(server, head + chunks)
+    assert (status, answer["code"]) == (400, "unsupported_content_type")
+
+
+def test_what_follows_an_upgrade_that_is_not_ours_is_not_lost(server: Server) -> None:
+    ask = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
+    with dial(server) as connection:
+        connection.sendall(ask + b"Connection: upgrade\r\nUpgrade: foo\r\n\r\n" + ask + b"Connection: close\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert received.count(b"HTTP/1.1 200") == 2

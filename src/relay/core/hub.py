@@ -229,13 +229,17 @@ class Hub:
     def close_stalled(self, now: float) -> None:
         """Close clients that have let a single write wait for too long; `now` is the loop's time."""
         limit = now - self._settings.send_timeout_seconds
-        for channel in self._channels.values():
-            for subscriber in channel.subscribers:
-                if subscriber.writing_since is not None and subscriber.writing_since <= limit:
-                    subscriber.writing_since = None
-                    subscriber.stalled = True
-                    subscriber.close(CLOSE_SLOW, "too slow")
-                    subscriber.on_stalled()
+        stalled = [
+            subscriber
+            for channel in self._channels.values()
+            for subscriber in channel.subscribers
+            if subscriber.writing_since is not None and subscriber.writing_since <= limit
+        ]
+        for subscriber in stalled:  # apart from the search: they leave at once
+            subscriber.writing_since = None
+            subscriber.stalled = True
+            subscriber.close(CLOSE_SLOW, "too slow")
+            subscriber.on_stalled()
 
     # All of them
 

@@ -14,7 +14,7 @@ from typing import Any
 import httptools
 
 from relay.core.relay import ClientGone
-from relay.errors import HeadersTooLarge, RelayError, RequestTimeout
+from relay.errors import BadRequest, HeadersTooLarge, RelayError, RequestTimeout
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
 from relay.server.drive import Waiting, begin
 from relay.server.fastrequest import FastCycle, FastHead, FastRequest, Heads
@@ -35,6 +35,9 @@ SUBPROTOCOLS = re.compile(rb"%b(?:[ \t]*,[ \t]*%b)*" % (_NAME, _NAME))
 
 MAX_QUEUED = 2
 """So many requests may wait behind one that is being served before the connection is no longer read."""
+
+MAX_PIPELINED = 32
+"""More than that in one piece is no client's way; it is refused and the connection closed."""
 
 UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 """A request with one of these headers is not for this door."""
@@ -57,15 +60,18 @@ class FastDoor(HttpProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._quiet_bytes += len(data)
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
-            return
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
-            return
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                    return
+                data = data[upgrade.args[0] :]  # an upgrade to something that we do not know: an ordinary request
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
         if self._quiet_bytes > self._peers.max_header_bytes and not self._left:
             self._refuse(HeadersTooLarge(f"at most {self._peers.max_header_bytes} bytes"))
 
@@ -81,10 +87,14 @@ class FastDoor(HttpProtocol):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is not Part.HEAD:
+            return  # a trailer: it comes too late to be looked at
+        if len(self.headers) >= self._peers.max_header_fields:
+            raise HeadersTooLarge
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if len(self.headers) > self._peers.max_header_fields or self._quiet_bytes > self._peers.max_header_bytes:
+        if self._quiet_bytes > self._peers.max_header_bytes:
             self._check_head()
         self._request = self._usual_request()
         if self._request is None:
@@ -115,12 +125,13 @@ class FastDoor(HttpProtocol):
     def _check_head(self) -> None:
         """Raise HeadersTooLarge, which the parser passes on, if the head is over its bounds."""
         self._head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        too_many = len(self.headers) > self._peers.max_header_fields
-        if too_many or self._head_bytes > self._peers.max_header_bytes:
+        if self._head_bytes > self._peers.max_header_bytes:
             raise HeadersTooLarge
 
     def _fall_through(self) -> None:
         """Give the request to the ASGI path, which finds everything as if it had heard the parser itself."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise BadRequest  # the parser passes it on
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url
@@ -173,6 +184,9 @@ class FastDoor(HttpProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._refuse(BadRequest("an upgrade must wait for the answers to what was asked before"))
+            return
         headers = dict(self.headers)
         path, _, query = self.url.partition(b"?")
         session_id = path.removeprefix(WEBSOCKET_PATH)

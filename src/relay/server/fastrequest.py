@@ -53,7 +53,8 @@ class FastRequest(FastHead):
 
     async def body(self, max_bytes: int) -> bytes:
         """See `Request`; MAX_BODY_BYTES is below every bound that can be configured."""
-        return self.content
+        content, self.content = self.content, b""  # not kept: the connection may be idle for long
+        return content
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
         return self.waiting().when_gone(tell)

@@ -115,6 +115,7 @@ class FastSocket(asyncio.Protocol):
         "_tasks",
         "_transport",
         "_unread",
+        "_unsubscribed",
         "_writable",
         "loop",
         "subscriber",
@@ -147,7 +148,7 @@ class FastSocket(asyncio.Protocol):
         """The code with which the connection is being closed."""
         self._deaf = False
         """Whether what still comes is thrown away: the client broke the protocol."""
-        self._ended = False
+        self._ended = self._unsubscribed = False
         connections.add(self)
 
     # The handshake
@@ -169,7 +170,7 @@ class FastSocket(asyncio.Protocol):
                 Leaving(self._transport, hall.peers, response(error), wait=False)
             return
         self.subscriber = subscriber
-        if self._ended:  # gone meanwhile
+        if self._ended or self._leaving is not None:  # gone meanwhile
             await hall.relay.unsubscribe(subscriber)
             return
         chosen = subprotocol(head.headers)
@@ -201,6 +202,8 @@ class FastSocket(asyncio.Protocol):
 
     def _hear_some(self, messages: Iterator[tuple[Opcode, bytes] | None]) -> None:
         """Hear what the client says, a little at a time: one read may hold 40,000 pings."""
+        if self._ended:
+            return
         try:
             for count, message in enumerate(messages, start=1):
                 if self._leaving is None and not self._allowance.take(1, self._heard_at):
@@ -308,14 +311,22 @@ class FastSocket(asyncio.Protocol):
     def look(self, now: float) -> None:
         """The sweep's question: does anybody still live at the other end?"""
         if self._transport.is_closing() or self._leaving is not None:
-            self._unread = self._unread or Unread()
-            if self._unread.seconds(self._transport, now) > ABORT_SECONDS:
+            if self._unread_seconds(now) > ABORT_SECONDS:
                 self._transport.abort()
+        elif self.subscriber is None:
+            return  # it waits for us
+        elif self._paused:
+            if self._unread_seconds(now) == 0:
+                self.subscriber.writing_since = now  # it reads, if slowly
         elif now - self._heard_at > 2 * SILENCE_SECONDS and self._pinged:
             self._leave(CLOSE_INTERNAL, "keepalive ping timeout")
-        elif now - self._heard_at > SILENCE_SECONDS and not self._pinged and not self._paused:
+        elif now - self._heard_at > SILENCE_SECONDS and not self._pinged:
             self._pinged = True
             self._transport.write(PING)
+
+    def _unread_seconds(self, now: float) -> float:
+        self._unread = self._unread or Unread()
+        return self._unread.seconds(self._transport, now)
 
     def shutdown(self) -> None:
         """The server stops. The hub has told each subscriber so; whoever is left is only waited for a moment."""
@@ -347,8 +358,9 @@ class FastSocket(asyncio.Protocol):
         if self._expiry is not None:
             self._expiry.cancel()
         subscriber = self.subscriber
-        if subscriber is None:
-            return  # it was never let in
+        if subscriber is None or self._unsubscribed:
+            return  # it was never let in, or has left already
+        self._unsubscribed = True
         subscriber.waker = None
         subscriber.close(CLOSE_ABNORMAL, "gone")
         self._hall.telemetry.client_disconnected(subscriber.session_id, code)

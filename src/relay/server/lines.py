@@ -62,7 +62,7 @@ class LineWriter:
             try:
                 sys.stderr.buffer.write(b"\n".join([*lines, b""]))
                 sys.stderr.buffer.flush()
-            except (OSError, ValueError):
+            except (OSError, ValueError, AttributeError):
                 self.dropped += len(lines)  # nobody is left to read them
             for done in flushes:
                 done.set()

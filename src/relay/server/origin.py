@@ -46,7 +46,6 @@ def is_local_peer(peer: str | None) -> bool:
     return address is not None and address.is_loopback
 
 
-@lru_cache(1024)
 def is_local_name(host: bytes | None) -> bool:
     """Whether the Host is an IP literal, `localhost` or a single label: no name that a stranger's DNS could answer."""
     match = _HOST.fullmatch(host or b"")
@@ -62,7 +61,6 @@ def is_local_name(host: bytes | None) -> bool:
     return True
 
 
-@lru_cache(1024)
 def is_same_origin(origin: bytes, host: bytes | None) -> bool:
     """Whether a page of this origin was served under this Host."""
     scheme, separator, authority = origin.lower().partition(b"://")

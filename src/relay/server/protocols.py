@@ -117,7 +117,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._waiting_cycle, app = self.pipeline.pop()
+            self._start_asgi_task(self._waiting_cycle, app)
 
     def resume_writing(self) -> None:
         super().resume_writing()
