@@ -36,6 +36,8 @@ SUBPROTOCOLS = re.compile(rb"%b(?:[ \t]*,[ \t]*%b)*" % (_NAME, _NAME))
 MAX_QUEUED = 2
 """So many requests may wait behind one that is being served before the connection is no longer read."""
 
+BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
 MAX_PIPELINED = 32
 """More than that in one piece is no client's way; it is refused and the connection closed."""
 
@@ -68,7 +70,13 @@ class FastDoor(HttpProtocol):
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
-                data = data[upgrade.args[0] :]  # an upgrade to something that we do not know: an ordinary request
+                # An upgrade that we do not follow is an ordinary request, and what comes behind it the next one; unless
+                # it has a body, which the parser does not tell from that: then it is the last.
+                if BODY_HEADERS.isdisjoint(dict(self.headers)):
+                    data = data[upgrade.args[0] :]
+                else:
+                    self.cycle.keep_alive = False
+                    return
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
