@@ -175,7 +175,7 @@ class Settings(BaseSettings):
         "then the connection is closed. With `relay serve`.",
     )
     body_timeout_seconds: float = Field(
-        30,
+        20,
         allow_inf_nan=False,
         gt=0,
         le=300,

@@ -248,5 +248,5 @@ def measure_health(server: Server, stop: asyncio.Event) -> list[float]:
 
 def test_by_default_a_half_sent_request_is_cut_within_35_seconds() -> None:
     settings = Settings.model_construct()
-    for seconds in (settings.header_timeout_seconds, settings.body_timeout_seconds):
-        assert seconds + 2 * SWEEP_SECONDS <= 35
+    both = settings.header_timeout_seconds + settings.body_timeout_seconds  # a slow head, and then a slow body
+    assert both + 4 * SWEEP_SECONDS <= 35
