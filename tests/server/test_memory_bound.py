@@ -63,6 +63,7 @@ class Pipeline:
     def _status(self) -> int:
         status = length = 0
         while (line := self._answers.readline()) != b"\r\n":
+            assert line, "the server has hung up"
             if line.startswith(b"HTTP/1.1"):
                 status = int(line.split()[1])
             elif line.startswith(b"content-length:"):

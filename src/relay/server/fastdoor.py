@@ -38,7 +38,7 @@ MAX_QUEUED = 2
 
 BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
-MAX_PIPELINED = 32
+MAX_PIPELINED = 256
 """More than that in one piece is no client's way; it is refused and the connection closed."""
 
 UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
