@@ -90,10 +90,10 @@ def environment(**settings: object) -> dict[str, str]:
 
 
 @contextmanager
-def running(door: str = "serve", **settings: object) -> Iterator[Server]:
+def running(door: str = "serve", *, stdout: Any = subprocess.DEVNULL, **settings: object) -> Iterator[Server]:
     """A relay that runs for the length of the block."""
     process = subprocess.Popen(
-        DOORS[door], cwd=ROOT, env=environment(**settings), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        DOORS[door], cwd=ROOT, env=environment(**settings), stderr=subprocess.PIPE, stdout=stdout, text=True
     )
     try:
         server = Server(process)

@@ -21,7 +21,7 @@ from websockets.sync.client import connect
 from relay.server.run import without_password
 from tests.protocol.talk import Address, Talk, ok
 from tests.server.tokens import ADMIN, AGENT, CLIENT, SECRET, SETTINGS, bearer, offer, session_token
-from tests.serving import DOORS, ROOT, Server, environment
+from tests.serving import DOORS, ROOT, Server, environment, running
 from tests.store.redis_server import RedisServer
 
 PASSWORD = "the-p@ssword-of-the-store"
@@ -31,17 +31,8 @@ BAD = "a-token-that-nobody-has-given"
 @contextmanager
 def observed(door: str, output: Path, **settings: object) -> Iterator[Server]:
     """A relay whose standard output is kept too."""
-    with output.open("wb") as stdout:
-        process = subprocess.Popen(
-            DOORS[door], cwd=ROOT, env=environment(**settings), stdout=stdout, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            server = Server(process)
-            yield server
-            server.stop()
-        finally:
-            process.kill()
-            process.wait()
+    with output.open("wb") as stdout, running(door, stdout=stdout, **settings) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

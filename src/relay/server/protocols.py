@@ -74,24 +74,10 @@ class HttpProtocol(HttpToolsProtocol):
             error = TooManyConnections(f"this server has at most {self._peers.max_connections}")
             self._leave(error, wait=True)
 
-    def data_received(self, data: bytes) -> None:
-        self._quiet_bytes += len(data)
-        super().data_received(data)
-        if self._quiet_bytes > self._peers.max_header_bytes and not self._left:
-            self._refuse(HeadersTooLarge(f"at most {self._peers.max_header_bytes} bytes"))
-
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
         self._reached(Part.HEAD)
-
-    def on_url(self, url: bytes) -> None:
-        self._count_head(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._quiet_bytes = 0
@@ -127,13 +113,6 @@ class HttpProtocol(HttpToolsProtocol):
     def _reached(self, part: Part) -> None:
         self._part = part
         self._step += 1
-
-    def _count_head(self, size: int) -> None:
-        self._quiet_bytes = 0
-        self._head_bytes += size
-        if self._head_too_large():
-            # The parser turns it into an error of its own, and uvicorn that into a call of send_400_response.
-            raise HeadersTooLarge
 
     def _head_too_large(self) -> bool:
         peers = self._peers
