@@ -164,7 +164,7 @@ def test_a_poll_longer_than_every_time_out_is_not_cut(hasty: Server) -> None:
         assert read_answer(pipelined).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_connection_is_kept_between_requests_and_not_for_ever(hasty: Server) -> None:
+def test_a_connection_is_kept_between_requests(hasty: Server) -> None:
     began = time.monotonic()
     with dial(hasty) as connection, dial(hasty) as witness:
         connection.sendall(PING)

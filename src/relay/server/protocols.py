@@ -169,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._peers.header_seconds if self._part is Part.HEAD else self.timeout_keep_alive
 
     def _cut(self) -> None:
-        if self._part is Part.HEAD and (self.headers or self._quiet_bytes or self._head_bytes):
+        if self._part is Part.HEAD and (self._step or self._quiet_bytes):  # else nothing came: browsers connect early
             self._refuse(RequestTimeout(f"the head takes longer than {self._peers.header_seconds:g} s"))
         elif self._part is Part.BODY and not self.cycle.response_complete:
             self._refuse(RequestTimeout(f"the body takes longer than {self._peers.body_seconds:g} s"))

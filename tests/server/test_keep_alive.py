@@ -1,0 +1,41 @@
+"""How long a connection is kept that asks for nothing: the protocol class on a transport without a network."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from uvicorn.server import ServerState
+
+from fuzz.speak_websocket import Connection
+from relay.server.app import create_app
+from relay.server.fastdoor import FastDoor
+from relay.server.run import KEEP_ALIVE_SECONDS, _uvicorn_config
+from tests.factories import some_settings
+
+ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("ask", "seconds"), [(ASK, KEEP_ALIVE_SECONDS), (b"", 10), (ASK + ASK[:20], 10)], ids=["idle", "silent", "half"]
+)
+async def test_a_connection_ends_when_its_time_is_up_and_not_before(ask: bytes, seconds: float) -> None:
+    settings = some_settings()
+    app = create_app(settings)
+    config = _uvicorn_config(app, settings)
+    config.load()
+    async with app.router.lifespan_context(app) as state:
+        connection = Connection(asyncio.get_running_loop())
+        door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
+        door.connection_made(connection)
+        if ask:
+            door.data_received(ask)
+            assert connection.written.startswith(b"HTTP/1.1 200 ")
+        door.look(0.0)
+        door.look(seconds)
+        assert connection.protocol is door
+        assert not connection.closing
+        door.look(seconds + 1)
+        # Closed, or given to whoever sees it out with a 408.
+        assert connection.closing or connection.protocol is not door
+        assert (b"HTTP/1.1 408 " in connection.written) is (len(ask) > len(ASK))
