@@ -1,8 +1,8 @@
-"""Writes log lines to standard error without ever holding up the server.
+"""Writes the log to standard error without ever holding up the server.
 
 A terminal that is paused, or a log collector that is slow, would otherwise block the event loop inside a write; one
-that has died would raise in the middle of a request. Lines go through a bounded queue to a thread of their own, and are
-dropped, and counted, when nobody takes them.
+that has died would raise in the middle of a request. Events go through a bounded queue to a thread of their own, which
+makes lines of them, many at a time; they are dropped, and counted, when nobody takes them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,29 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
 
 MAX_WAITING_LINES = 10_000
+
+Event = dict[str, Any] | msgspec.Struct
+"""The fields of a line."""
+
+LINES_AT_A_TIME = 256
+"""While so many lines are made, nothing else in the process runs: about a tenth of a millisecond."""
 
 GATHER_SECONDS = 0.05
 """The thread lets lines gather for so long: to wake it for each of them would cost more than to write them."""
 
 
 class LineWriter:
-    """A logger in structlog's sense: each of its methods takes a finished line."""
+    """Takes events; `render` makes lines of them, each with its end."""
 
-    def __init__(self) -> None:
-        self._lines: deque[bytes] = deque()
+    def __init__(self, render: Callable[[Sequence[Event]], bytes]) -> None:
+        self._render = render
+        self._events: deque[Event] = deque()
         self._flushes: deque[threading.Event] = deque()
         self._awake = False
         self._wake = threading.Event()
@@ -29,17 +40,15 @@ class LineWriter:
         self.dropped = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
-    def msg(self, line: bytes) -> None:
-        """Have the line written soon."""
-        if len(self._lines) >= MAX_WAITING_LINES:
+    def put(self, event: Event) -> None:
+        """Have the event written soon."""
+        if len(self._events) >= MAX_WAITING_LINES:
             self.dropped += 1
             return
-        self._lines.append(line)
+        self._events.append(event)
         if not self._awake:
             self._awake = True
             self._wake.set()
-
-    debug = info = warning = error = critical = msg
 
     def flush(self, seconds: float = 1.0) -> None:
         """Return when all is written, or after about `seconds` if nobody takes it."""
@@ -58,11 +67,17 @@ class LineWriter:
             self._hurry.clear()
             self._awake = False
             flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
-            lines = [self._lines.popleft() for _ in range(len(self._lines))]
-            try:
-                sys.stderr.buffer.write(b"\n".join([*lines, b""]))
-                sys.stderr.buffer.flush()
-            except (OSError, ValueError, AttributeError):
-                self.dropped += len(lines)  # nobody is left to read them
+            left = len(self._events)
+            while left:
+                batch = [self._events.popleft() for _ in range(min(left, LINES_AT_A_TIME))]
+                left -= len(batch)
+                self._write(batch)
             for done in flushes:
                 done.set()
+
+    def _write(self, batch: Sequence[Event]) -> None:
+        try:
+            sys.stderr.buffer.write(self._render(batch))
+            sys.stderr.buffer.flush()
+        except (OSError, ValueError, TypeError, AttributeError):
+            self.dropped += len(batch)  # most likely nobody is left to read them

@@ -11,14 +11,16 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
 import structlog
 
 from relay.config import LogFormat, Settings
-from relay.server.lines import LineWriter
-from relay.wire import encode
+from relay.server.lines import Event, LineWriter
+from relay.wire import encode, encode_lines
 
 EVENTS = {
     "server_started": ("info", "The server accepts connections; with its address, store and authentication."),
@@ -55,15 +57,49 @@ def uses_console(settings: Settings) -> bool:
     return settings.log_format is LogFormat.CONSOLE
 
 
+class PromptStored(msgspec.Struct, gc=False):
+    """The line of that event. What comes with every message has a type of its own: it is made and encoded faster."""
+
+    time: str
+    level: str
+    event: str
+    session_id: str
+    client_msg_id: str
+    bytes: int
+    duplicate: bool
+
+
+class PromptFetched(msgspec.Struct, gc=False):
+    """The line of that event."""
+
+    time: str
+    level: str
+    event: str
+    session_id: str
+    count: int
+
+
+class ResponsePosted(msgspec.Struct, gc=False):
+    """The line of that event."""
+
+    time: str
+    level: str
+    event: str
+    session_id: str
+    assistant_msg_id: str
+    client_msg_id: str
+    bytes: int
+    duplicate: bool
+
+
 class Log:
     """Writes events, if their level is high enough."""
 
     def __init__(self, settings: Settings) -> None:
-        self._writer = LineWriter()
+        self._writer = LineWriter(_console_lines if uses_console(settings) else _json_lines)
         self._clock = Clock()
         least = LEVELS.index(settings.log_level.value)
         self._levels = {name: level for name, (level, _) in EVENTS.items() if LEVELS.index(level) >= least}
-        self._line = _console_line if uses_console(settings) else _json_line
 
     @property
     def dropped(self) -> int:
@@ -77,7 +113,30 @@ class Log:
             return
         if error is not None:
             fields["exception"] = "".join(traceback.format_exception(error)).rstrip()
-        self._writer.msg(self._line({"time": self._clock.text(), "level": level, "event": event} | fields))
+        self._writer.put({"time": self._clock.text(), "level": level, "event": event, **fields})
+
+    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
+        """Log that event."""
+        if level := self._levels.get("prompt_stored"):
+            time = self._clock.text()
+            self._writer.put(PromptStored(time, level, "prompt_stored", session_id, client_msg_id, size, duplicate))
+
+    def prompt_fetched(self, session_id: str, count: int) -> None:
+        """Log that event."""
+        if level := self._levels.get("prompt_fetched"):
+            self._writer.put(PromptFetched(self._clock.text(), level, "prompt_fetched", session_id, count))
+
+    def response_posted(
+        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
+    ) -> None:
+        """Log that event."""
+        if level := self._levels.get("response_posted"):
+            time = self._clock.text()
+            self._writer.put(
+                ResponsePosted(
+                    time, level, "response_posted", session_id, assistant_msg_id, client_msg_id, size, duplicate
+                )
+            )
 
     def flush(self) -> None:
         """Wait a moment for all to be written."""
@@ -100,21 +159,30 @@ class Clock:
         return self._text
 
 
-def _json_line(event: dict[str, Any]) -> bytes:
+def _json_lines(events: Sequence[Event]) -> bytes:
     # Without structlog, which takes longer for a line than all else that a request needs.
-    line = encode(event)
-    return line if line.isascii() and b"\x7f" not in line else _printable(line.decode()).encode()
+    lines = encode_lines(events)
+    return lines if lines.isascii() and b"\x7f" not in lines else b"".join(map(_json_line, events))
+
+
+def _json_line(event: Event) -> bytes:
+    return (_printable(encode(event).decode()) + "\n").encode()
 
 
 # With quotation marks, so that a caller's text cannot pass for another field, and what cannot be seen is escaped.
 _render_console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time", repr_native_str=True)
 
 
-def _console_line(event: dict[str, Any]) -> bytes:
+def _console_lines(events: Sequence[Event]) -> bytes:
+    return b"".join(map(_console_line, events))
+
+
+def _console_line(line: Event) -> bytes:
+    event = line if isinstance(line, dict) else msgspec.structs.asdict(line)
     if trace := event.get("exception"):
         # Set in: no part of it, whatever a caller has put there, can pass for a line of the log.
         event["exception"] = "\n".join("    " + _printable(line) for line in trace.split("\n"))
-    return str(_render_console(None, "", event)).encode()
+    return (str(_render_console(None, "", event)) + "\n").encode()
 
 
 def _printable(text: str) -> str:

@@ -6,10 +6,12 @@ Every metric is named here and nowhere else; `docs/observability.md` is generate
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
@@ -32,15 +34,50 @@ class Tally(Collector):
     def __init__(self, name: str, text: str) -> None:
         self._name = name
         self._text = text
-        self._count = 0
-
-    def inc(self) -> None:
-        """One more."""
-        self._count += 1
+        self.count = 0
 
     def collect(self) -> Iterable[Metric]:
         """What Prometheus is told."""
-        yield CounterMetricFamily(self._name, self._text, self._count)
+        yield CounterMetricFamily(self._name, self._text, self.count)
+
+
+class Tallies(Collector):
+    """The same, with a series for each value of a label."""
+
+    def __init__(self, name: str, text: str, label: str, values: Iterable[str]) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self.counts = dict.fromkeys(values, 0)
+
+    def collect(self) -> Iterable[Metric]:
+        """What Prometheus is told."""
+        family = CounterMetricFamily(self._name, self._text, labels=[self._label])
+        for value, count in self.counts.items():
+            family.add_metric([value], count)
+        yield family
+
+
+class Spread(Collector):
+    """A histogram for what happens with every answer, without the lock too."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterable[Metric]:
+        """What Prometheus is told."""
+        bounds = [*map(str, self._bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 
 class Telemetry(Observer):
@@ -63,17 +100,20 @@ class Telemetry(Observer):
         self._duplicate_responses = duplicates.labels("response")
         self._connections = counter("relay_connections_total", "WebSocket clients that connected.")
         self._disconnects = counter("relay_disconnects_total", "WebSocket clients that left, by close code.", "code")
-        wakeups = counter("relay_poll_wakeups_total", "Waiting polls that stopped waiting, by cause.", "cause")
-        self._wakeups = {cause: wakeups.labels(cause.value) for cause in WakeCause}
+        causes = [cause.value for cause in WakeCause]
+        self._wakeups = Tallies(
+            "relay_poll_wakeups_total", "Waiting polls that stopped waiting, by cause.", "cause", causes
+        )
+        self._registry.register(self._wakeups)
         self._overflows = counter("relay_queue_overflows_total", "Clients that fell behind their queue.")
         self._collected = counter("relay_sessions_collected_total", "Idle sessions removed.")
         self._errors = counter("relay_errors_total", "Requests refused, by code.", "code")
-        self._fan_out = Histogram(
+        self._fan_out = Spread(
             "relay_fan_out_seconds",
             "Time to queue one answer for every live client of its session.",
-            buckets=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1),
-            registry=self._registry,
+            (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
         )
+        self._registry.register(self._fan_out)
         self._loop_lag = Gauge(
             "relay_loop_lag_seconds", "How late the event loop was at its last look.", registry=self._registry
         )
@@ -127,24 +167,23 @@ class Telemetry(Observer):
         self.log("internal_error", error=error)
 
     def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
-        (self._duplicate_prompts if duplicate else self._prompts).inc()
-        self.log("prompt_stored", session_id=session_id, client_msg_id=client_msg_id, bytes=size, duplicate=duplicate)
+        if duplicate:
+            self._duplicate_prompts.inc()
+        else:
+            self._prompts.count += 1
+        self.lines.prompt_stored(session_id, client_msg_id, size, duplicate=duplicate)
 
     def prompts_fetched(self, session_id: str, count: int) -> None:
-        self.log("prompt_fetched", session_id=session_id, count=count)
+        self.lines.prompt_fetched(session_id, count)
 
     def response_posted(
         self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
     ) -> None:
-        (self._duplicate_responses if duplicate else self._responses).inc()
-        self.log(
-            "response_posted",
-            session_id=session_id,
-            assistant_msg_id=assistant_msg_id,
-            client_msg_id=client_msg_id,
-            bytes=size,
-            duplicate=duplicate,
-        )
+        if duplicate:
+            self._duplicate_responses.inc()
+        else:
+            self._responses.count += 1
+        self.lines.response_posted(session_id, assistant_msg_id, client_msg_id, size, duplicate=duplicate)
 
     def client_connected(self, session_id: str) -> None:
         self._connections.inc()
@@ -155,7 +194,7 @@ class Telemetry(Observer):
         self.log("client_disconnected", session_id=session_id, close_code=close_code)
 
     def poll_woken(self, cause: WakeCause) -> None:
-        self._wakeups[cause].inc()
+        self._wakeups.counts[cause] += 1
 
     def fanned_out(self, seconds: float) -> None:
         self._fan_out.observe(seconds)
