@@ -29,7 +29,9 @@ _NOTHING = msgspec.Raw()
 _PREFIX = {kind: b'{"type":"%s","data":' % kind.value.encode() for kind in MessageType}
 _MESSAGE_FRAME_PREFIX = b'{"type":"message","data":'
 
-encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+encode_lines = _encoder.encode_lines
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -75,10 +77,10 @@ class _ResponseData(msgspec.Struct, kw_only=True, gc=False):
     ts: Number
 
 
-_T = TypeVar("_T", NewPrompt, NewResponse)
 _Decoded = TypeVar("_Decoded")
 _prompt_decoder = msgspec.json.Decoder(NewPrompt)
 _response_decoder = msgspec.json.Decoder(NewResponse)
+_decode_any = msgspec.json.Decoder().decode
 _ticket_decoder = msgspec.json.Decoder(_NewTicket)
 
 
@@ -86,7 +88,8 @@ def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPr
     """The prompt in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
     prompt = _decode(_prompt_decoder, body)
     check_text(prompt.prompt, "prompt")
-    return _checked(prompt, bounds)
+    _check(prompt, bounds)
+    return prompt
 
 
 def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewResponse:
@@ -95,7 +98,8 @@ def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> New
     check_text(response.text, "text")
     if response.assistant_msg_id is not None:
         check_id(response.assistant_msg_id, "assistant_msg_id")
-    return _checked(response, bounds)
+    _check(response, bounds)
+    return response
 
 
 def decode_ticket(body: bytes) -> str | None:
@@ -140,12 +144,11 @@ def _to_keep(message: _PromptData | _ResponseData) -> bytes:
 
 def fingerprint(response: NewResponse) -> bytes:
     """The same for two responses if and only if client_msg_id, text and metadata mean the same."""
-    digest = hashlib.blake2b(response.client_msg_id.encode(), digest_size=16)
-    digest.update(b"/%d/" % len(response.text))  # no id holds a "/": the parts cannot run into each other
-    digest.update(response.text.encode())
+    # No id holds a "/": the parts cannot run into each other.
+    said = f"{response.client_msg_id}/{len(response.text)}/{response.text}".encode()
     if response.metadata:
-        digest.update(_canonical(bytes(response.metadata)))
-    return digest.digest()
+        said += _canonical(bytes(response.metadata))
+    return hashlib.blake2b(said, digest_size=16).digest()
 
 
 def history_item(kind: MessageType, data: bytes) -> tuple[bytes, bytes, bytes]:
@@ -192,7 +195,7 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
 
 
-def _checked(message: _T, bounds: MetadataBounds) -> _T:
+def _check(message: NewPrompt | NewResponse, bounds: MetadataBounds) -> None:
     check_id(message.session_id, "session_id")
     if message.client_msg_id is not None:
         check_id(message.client_msg_id, "client_msg_id")
@@ -200,7 +203,6 @@ def _checked(message: _T, bounds: MetadataBounds) -> _T:
         check_ts(message.ts, "ts")
     if message.metadata:
         message.metadata = _check_metadata(bytes(message.metadata), bounds)
-    return message
 
 
 def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
@@ -211,10 +213,11 @@ def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
     try:
         compact = msgspec.json.format(raw, indent=-1)
         bounds.check_size(len(compact), "metadata")
-        value = msgspec.json.decode(compact)  # what it cannot decode, we could not serve again
+        value = _decode_any(compact)  # what it cannot decode, we could not serve again
     except (msgspec.DecodeError, RecursionError):
         raise InvalidJson("metadata holds what JSON cannot carry") from None
-    if compact.count(b"{") + compact.count(b"[") > bounds.max_depth:  # else it cannot be nested deeper
+    # Unless there are that many brackets it cannot be nested deeper.
+    if len(compact) > 2 * bounds.max_depth and compact.count(b"{") + compact.count(b"[") > bounds.max_depth:
         bounds.check_depth(value, "metadata")
     return msgspec.Raw(compact)
 
@@ -222,6 +225,6 @@ def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
 def _canonical(metadata: bytes) -> bytes:
     """One spelling for each meaning."""
     try:
-        return _sorting_encoder.encode(msgspec.json.decode(metadata))
+        return _sorting_encoder.encode(_decode_any(metadata))
     except (OverflowError, msgspec.MsgspecError):  # an integer of more than 64 bits
         return json.dumps(json.loads(metadata), sort_keys=True, separators=(",", ":")).encode()

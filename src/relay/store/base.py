@@ -52,6 +52,11 @@ class Outcome(Enum):
     CONFLICT = "conflict"
 
 
+KEPT = Outcome.KEPT
+DUPLICATE = Outcome.DUPLICATE
+CONFLICT = Outcome.CONFLICT
+
+
 class Position(msgspec.Struct, frozen=True, gc=False):
     """A place in a session's log."""
 

@@ -17,6 +17,9 @@ from relay.errors import (
 )
 from relay.models import Number
 from relay.store.base import (
+    CONFLICT,
+    DUPLICATE,
+    KEPT,
     Entry,
     HistoryPage,
     Listener,
@@ -127,7 +130,7 @@ class MemoryStore(LocalCommons):
             size = self._room_for(entry, own)
             session = self._sessions[entry.session_id] = _Session(self._new_epoch(), entry.now_ms)
         elif entry.message_id in session.prompts:
-            return Outcome.DUPLICATE
+            return DUPLICATE
         elif len(session.pending) >= self._limits.max_pending_per_session:
             raise self._limits.too_many_pending()
         else:
@@ -137,13 +140,13 @@ class MemoryStore(LocalCommons):
         session.prompts.add(entry.message_id)
         session.pending[entry.message_id] = kept
         self._listener.entry_added(entry.session_id, session.epoch, kept)
-        return Outcome.KEPT
+        return KEPT
 
     async def add_response(self, entry: NewEntry) -> Outcome:
         session = self._session(entry.session_id)
         known = session.responses.get(entry.message_id)
         if known is not None:
-            return Outcome.DUPLICATE if known == entry.fingerprint else Outcome.CONFLICT
+            return DUPLICATE if known == entry.fingerprint else CONFLICT
         if entry.client_msg_id not in session.prompts:
             raise PromptNotFound
         size = self._room_for(entry)
@@ -152,7 +155,7 @@ class MemoryStore(LocalCommons):
         kept = self._keep(session, entry, size)
         session.responses[entry.message_id] = entry.fingerprint
         self._listener.entry_added(entry.session_id, session.epoch, kept)
-        return Outcome.KEPT
+        return KEPT
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
         return list(self._session(session_id).pending.values())
