@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
-from relay.core.hub import Hub, Waiter
+from relay.core.hub import Hub
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import Frame, Subscriber
+from relay.core.waiter import Waiter
 from relay.errors import Draining, TooManyPolls, TooManySubscribers
 from relay.models import MessageType
 from relay.store.base import Entry
@@ -270,13 +273,20 @@ def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
 # Polls
 
 
+@contextmanager
+def waiter_of(hub: Hub, session_id: str) -> Iterator[Waiter]:
+    waiter = hub.add_waiter(session_id)
+    yield waiter
+    hub.remove_waiter(session_id, waiter)
+
+
 async def woken_by(waiter: Waiter) -> WakeCause:
     return await asyncio.wait_for(waiter.wait(30, 60), 1)
 
 
 async def test_a_prompt_wakes_every_poll_of_its_session_only() -> None:
     hub = make_hub()
-    with hub.waiter("s1") as a, hub.waiter("s1") as b, hub.waiter("s2") as other:
+    with waiter_of(hub, "s1") as a, waiter_of(hub, "s1") as b, waiter_of(hub, "s2") as other:
         hub.entry_added("s1", "e1", prompt(1))
         assert await woken_by(a) is await woken_by(b) is WakeCause.PROMPT
         assert await other.wait(0, 60) is WakeCause.TIMEOUT
@@ -284,14 +294,14 @@ async def test_a_prompt_wakes_every_poll_of_its_session_only() -> None:
 
 async def test_an_answer_wakes_no_poll() -> None:
     hub = make_hub()
-    with hub.waiter("s1") as waiter:
+    with waiter_of(hub, "s1") as waiter:
         hub.entry_added("s1", "e1", answer(1))
         assert await waiter.wait(0, 60) is WakeCause.TIMEOUT
 
 
 async def test_a_wake_up_before_the_wait_is_not_lost() -> None:
     hub = make_hub()
-    with hub.waiter("s1") as waiter:
+    with waiter_of(hub, "s1") as waiter:
         waiter.wake(WakeCause.PROMPT)
         waiter.wake(WakeCause.SAFETY)
         assert await woken_by(waiter) is WakeCause.PROMPT
@@ -299,7 +309,7 @@ async def test_a_wake_up_before_the_wait_is_not_lost() -> None:
 
 @pytest.mark.parametrize("final", [WakeCause.DRAIN, WakeCause.DELETED, WakeCause.GONE])
 async def test_a_cause_that_ends_the_poll_is_not_lost_behind_another(final: WakeCause) -> None:
-    with make_hub().waiter("s1") as waiter:
+    with waiter_of(make_hub(), "s1") as waiter:
         waiter.wake(WakeCause.PROMPT)
         waiter.wake(final)
         waiter.wake(WakeCause.PROMPT)
@@ -307,22 +317,22 @@ async def test_a_cause_that_ends_the_poll_is_not_lost_behind_another(final: Wake
 
 
 async def test_a_poll_looks_again_after_the_safety_time() -> None:
-    with make_hub().waiter("s1") as waiter:
+    with waiter_of(make_hub(), "s1") as waiter:
         assert await waiter.wait(30, 0.001) is WakeCause.SAFETY
 
 
 async def test_deleting_a_session_wakes_its_polls() -> None:
     hub = make_hub()
-    with hub.waiter("s1") as waiter:
+    with waiter_of(hub, "s1") as waiter:
         hub.session_deleted("s1")
         assert await woken_by(waiter) is WakeCause.DELETED
 
 
 def test_waiting_polls_are_bounded() -> None:
     hub = make_hub(max_waiting_polls=1)
-    with hub.waiter("s1"):
+    with waiter_of(hub, "s1"):
         hub.admit_wait()
-        with hub.waiter("s2"), pytest.raises(TooManyPolls):
+        with waiter_of(hub, "s2"), pytest.raises(TooManyPolls):
             hub.admit_wait()
         hub.admit_wait()
 
@@ -333,11 +343,11 @@ def test_waiting_polls_are_bounded() -> None:
 async def test_draining_sends_everybody_away_and_lets_nobody_wait_again() -> None:
     hub = make_hub()
     client = joined(hub)
-    with hub.waiter("s1") as waiter:
+    with waiter_of(hub, "s1") as waiter:
         hub.drain()
         assert await woken_by(waiter) is WakeCause.DRAIN
     assert client.close_code == 1012
-    with hub.waiter("s1") as late:
+    with waiter_of(hub, "s1") as late:
         assert await woken_by(late) is WakeCause.DRAIN
     with pytest.raises(Draining):
         hub.subscribe(Subscriber("s1", None, 0))
@@ -346,7 +356,7 @@ async def test_draining_sends_everybody_away_and_lets_nobody_wait_again() -> Non
 def test_nothing_is_left_of_listeners_who_have_gone() -> None:
     hub = make_hub()
     client = joined(hub)
-    with hub.waiter("s1"), hub.waiter("s2"):
+    with waiter_of(hub, "s1"), waiter_of(hub, "s2"):
         assert set(hub.listened()) == {"s1", "s2"}
         assert hub.listeners("s1") == (1, 1)
     hub.unsubscribe(client)

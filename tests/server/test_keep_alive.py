@@ -30,6 +30,7 @@ async def test_a_connection_ends_when_its_time_is_up_and_not_before(ask: bytes, 
         door.connection_made(connection)
         if ask:
             door.data_received(ask)
+            await asyncio.sleep(0)  # answers are written at the end of the turn
             assert connection.written.startswith(b"HTTP/1.1 200 ")
         door.look(0.0)
         door.look(seconds)

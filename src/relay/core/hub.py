@@ -6,10 +6,8 @@ and never reads the store: an announcement that does not fit the one before only
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
 import msgspec
 
@@ -22,8 +20,9 @@ from relay.core.subscriber import (
     Frame,
     Subscriber,
 )
+from relay.core.waiter import Waiter, Waits
 from relay.errors import Draining, TooManyPolls, TooManySubscribers
-from relay.models import MessageType
+from relay.models import ASSISTANT, PROMPT
 from relay.store.base import Entry
 from relay.wire import message_frame
 
@@ -37,39 +36,6 @@ class Doubt(msgspec.Struct, frozen=True):
     epoch: str
     seq: int
     data: bytes | None
-
-
-class Waiter:
-    """A poll that waits. A wake-up carries no data: whoever is woken reads the store again."""
-
-    __slots__ = ("_cause", "_future")
-
-    def __init__(self) -> None:
-        self._cause: WakeCause | None = None
-        self._future: asyncio.Future[None] | None = None
-
-    def wake(self, cause: WakeCause) -> None:
-        """End the wait that is under way, or the next one. The first cause counts, unless a later one is final."""
-        if self._cause is None or cause.is_final:
-            self._cause = cause
-            if self._future is not None and not self._future.done():
-                self._future.set_result(None)
-
-    async def wait(self, seconds: float, safety_seconds: float) -> WakeCause:
-        """Wait until woken and say why: TIMEOUT after `seconds`, or SAFETY after `safety_seconds` if that is sooner."""
-        loop = asyncio.get_running_loop()
-        if self._cause is None:
-            self._future = loop.create_future()
-            cause = WakeCause.TIMEOUT if seconds <= safety_seconds else WakeCause.SAFETY
-            timer = loop.call_later(min(seconds, safety_seconds), self.wake, cause)
-            try:
-                await self._future
-            finally:
-                timer.cancel()
-                self._future = None
-        woken, self._cause = self._cause, None
-        assert woken is not None
-        return woken
 
 
 class _Channel:
@@ -97,6 +63,7 @@ class Hub:
         self._settings = settings
         self._observer = observer
         self._channels: dict[str, _Channel] = {}
+        self._waits = Waits()
         self.draining = False
         self.subscribers = 0
         self.waiters = 0
@@ -107,13 +74,13 @@ class Hub:
         channel = self._channels.get(session_id)
         if channel is None:
             return
-        if entry.kind is MessageType.PROMPT:
+        if entry.kind is PROMPT:
             for waiter in channel.waiters:
                 waiter.wake(WakeCause.PROMPT)
         if channel.doubtful:
             return  # nobody is live, and what was known before is needed as evidence
         if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):
-            if entry.kind is MessageType.ASSISTANT and channel.subscribers:
+            if entry.kind is ASSISTANT and channel.subscribers:
                 self._fan_out(channel, entry)
         elif epoch == channel.epoch and entry.seq <= channel.seq:
             if channel.heard.get(entry.seq) != hash(entry.data):
@@ -146,21 +113,24 @@ class Hub:
 
     # Polls
 
-    @contextmanager
-    def waiter(self, session_id: str) -> Iterator[Waiter]:
-        """A poll's place among those to be woken."""
-        channel = self._channels.setdefault(session_id, _Channel())
-        waiter = Waiter()
+    def add_waiter(self, session_id: str) -> Waiter:
+        """Let a poll be woken from now on, until it is removed."""
+        channel = self._channels.get(session_id)
+        if channel is None:
+            channel = self._channels[session_id] = _Channel()
+        waiter = Waiter(self._waits)
         channel.waiters.add(waiter)
         self.waiters += 1
         if self.draining:
             waiter.wake(WakeCause.DRAIN)
-        try:
-            yield waiter
-        finally:
-            channel.waiters.remove(waiter)
-            self.waiters -= 1
-            self._drop_if_unused(session_id, channel)
+        return waiter
+
+    def remove_waiter(self, session_id: str, waiter: Waiter) -> None:
+        """The poll has ended."""
+        channel = self._channels[session_id]  # it cannot have gone: a poll was in it
+        channel.waiters.remove(waiter)
+        self.waiters -= 1
+        self._drop_if_unused(session_id, channel)
 
     def admit_wait(self) -> None:
         """Raise TooManyPolls unless one of the registered polls may begin to wait."""
@@ -280,5 +250,5 @@ class Hub:
                 subscriber.fall_behind(channel.epoch, channel.seq)
 
     def _drop_if_unused(self, session_id: str, channel: _Channel) -> None:
-        if not channel.waiters and not channel.subscribers and self._channels.get(session_id) is channel:
+        if not channel.waiters and not channel.subscribers:
             del self._channels[session_id]

@@ -6,8 +6,8 @@ Knows the store only by its promises and listeners only through the hub; time, i
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,6 +17,7 @@ from relay.config import Settings, UnknownSession
 from relay.core.hub import Hub
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import CLOSE_SESSION_DELETED, CLOSE_SLOW, Frame, Subscriber
+from relay.core.waiter import Waiter
 from relay.errors import (
     RelayError,
     ResponseConflict,
@@ -25,8 +26,19 @@ from relay.errors import (
     TooManyPolls,
     TooManySubscribers,
 )
-from relay.models import MessageType, Number, Session
-from relay.store.base import Entry, HistoryPage, LogPage, NewEntry, Outcome, Place, Seat, SessionRecord, Store
+from relay.models import ASSISTANT, PROMPT, Number, Session
+from relay.store.base import (
+    CONFLICT,
+    DUPLICATE,
+    Entry,
+    HistoryPage,
+    LogPage,
+    NewEntry,
+    Place,
+    Seat,
+    SessionRecord,
+    Store,
+)
 from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint, message_frame
 
 SAFETY_SECONDS = 15.0
@@ -43,8 +55,16 @@ PAGE_BYTES = 1024**2
 """How much of the log a lagging client takes at a time."""
 
 
+WhenGone = Callable[[Callable[[], None]], Callable[[], object]]
+"""Given a function to call when the caller of a poll hangs up; returns one that takes that back."""
+
+
 class ClientGone(Exception):
     """The caller of a poll has hung up; nobody is left to answer."""
+
+
+_REFUSALS: Mapping[WakeCause, type[Exception]] = {WakeCause.GONE: ClientGone, WakeCause.DELETED: SessionNotFound}
+_LAST_LOOKS = frozenset({WakeCause.TIMEOUT, WakeCause.DRAIN})
 
 
 class Posted(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +86,7 @@ class Relay:
         *,
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -73,7 +94,8 @@ class Relay:
         self._observer = observer
         self._now_ms = now_ms
         self._new_id = new_id
-        self._held: Counter[Place] = Counter()  # the seats that listeners of this process have taken
+        self._clock = clock
+        self._held: dict[Place, int] = {}  # the seats that listeners of this process have taken
         self._used: dict[str, int] = {}  # session → when it was last read; told to the store by sweep_idle
 
     async def submit_prompt(self, prompt: NewPrompt) -> str:
@@ -83,11 +105,9 @@ class Relay:
         ts = prompt.ts if prompt.ts is not None else now_ms
         data = encode_prompt(prompt, client_msg_id, ts)
         outcome = await self._store.add_prompt(
-            NewEntry(prompt.session_id, MessageType.PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
+            NewEntry(prompt.session_id, PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
         )
-        self._observer.prompt_stored(
-            prompt.session_id, client_msg_id, len(data), duplicate=outcome is Outcome.DUPLICATE
-        )
+        self._observer.prompt_stored(prompt.session_id, client_msg_id, len(data), duplicate=outcome is DUPLICATE)
         return client_msg_id
 
     async def post_response(self, response: NewResponse) -> Posted:
@@ -103,7 +123,7 @@ class Relay:
         outcome = await self._store.add_response(
             NewEntry(
                 response.session_id,
-                MessageType.ASSISTANT,
+                ASSISTANT,
                 assistant_msg_id,
                 response.client_msg_id,
                 ts,
@@ -112,9 +132,9 @@ class Relay:
                 fingerprint(response),
             )
         )
-        if outcome is Outcome.CONFLICT:
+        if outcome is CONFLICT:
             raise ResponseConflict("client_msg_id, text or metadata differ from the first response with this id")
-        duplicate = outcome is Outcome.DUPLICATE
+        duplicate = outcome is DUPLICATE
         self._observer.response_posted(
             response.session_id, assistant_msg_id, response.client_msg_id, len(data), duplicate=duplicate
         )
@@ -131,7 +151,7 @@ class Relay:
         self,
         session_id: str,
         timeout_seconds: float,
-        when_gone: Callable[[Callable[[], None]], Callable[[], object]],
+        when_gone: WhenGone,
     ) -> Sequence[Entry]:
         """Prompts without a response; if there are none, wait for one, and return none when the time is up.
 
@@ -139,34 +159,37 @@ class Relay:
         used only if there is a wait, which then ends with ClientGone.
         Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
-        cause: WakeCause | None = None
-        forget: Callable[[], object] | None = None
         # Register before reading: a prompt kept between the read and the wait would otherwise sleep until the
         # timeout. The cost is one spurious wake-up, which the loop absorbs.
-        with self._hub.waiter(session_id) as waiter:
-            try:
-                while not (prompts := await self._store.pending(session_id)):
-                    left = deadline - loop.time()
-                    if left <= 0 or cause in (WakeCause.TIMEOUT, WakeCause.DRAIN):
-                        break
-                    if forget is None:
-                        self._hub.admit_wait()
-                        await self._take_seat(session_id, Seat.POLL)
-                        forget = when_gone(partial(waiter.wake, WakeCause.GONE))
-                    cause = await waiter.wait(left, SAFETY_SECONDS)
-                    self._observer.poll_woken(cause)
-                    if cause is WakeCause.GONE:
-                        raise ClientGone
-                    if cause is WakeCause.DELETED:
-                        raise SessionNotFound
-            finally:
-                if forget is not None:
-                    forget()
-                    await self._leave_seat(session_id, Seat.POLL)
+        waiter = self._hub.add_waiter(session_id)
+        try:
+            prompts = await self._store.pending(session_id)
+            if not prompts and timeout_seconds > 0:
+                prompts = await self._wait_for_prompts(session_id, waiter, timeout_seconds, when_gone)
+        finally:
+            self._hub.remove_waiter(session_id, waiter)
         self._fetched(session_id, prompts)
         return prompts
+
+    async def _wait_for_prompts(
+        self, session_id: str, waiter: Waiter, timeout_seconds: float, when_gone: WhenGone
+    ) -> Sequence[Entry]:
+        deadline = self._clock() + timeout_seconds
+        self._hub.admit_wait()
+        await self._take_seat(session_id, Seat.POLL)
+        forget = when_gone(partial(waiter.wake, WakeCause.GONE))
+        try:
+            while True:
+                cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS)
+                self._observer.poll_woken(cause)
+                if cause in _REFUSALS:
+                    raise _REFUSALS[cause]
+                prompts = await self._store.pending(session_id)
+                if prompts or cause in _LAST_LOOKS:
+                    return prompts
+        finally:
+            forget()
+            await self._leave_seat(session_id, Seat.POLL)
 
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
         """A page of the messages with ts > since, oldest first. Raises SessionNotFound."""
@@ -253,7 +276,7 @@ class Relay:
                     await subscriber.wait_idle(AGAIN_SECONDS)
             else:
                 for entry in page.entries:
-                    if entry.kind is MessageType.ASSISTANT:
+                    if entry.kind is ASSISTANT:
                         yield Frame(message_frame(entry.data))
                     subscriber.position = entry.seq
                 await asyncio.sleep(0)  # a long way to catch up must not hold up everybody else
@@ -299,20 +322,21 @@ class Relay:
 
     async def _take_seat(self, session_id: str, seat: Seat) -> None:
         """Raises TooManySubscribers or TooManyPolls if the session has no place left, in any instance."""
-        if seat is Seat.CLIENT:
-            most = self._settings.max_subscribers_per_session
-            refusal: RelayError = TooManySubscribers(f"a session has at most {most} connected clients")
-        else:
-            most = self._settings.max_waiting_polls_per_session
-            refusal = TooManyPolls(f"a session has at most {most} waiting polls")
+        settings = self._settings
+        client = seat is Seat.CLIENT
+        most = settings.max_subscribers_per_session if client else settings.max_waiting_polls_per_session
         if not await self._store.take_seat(session_id, seat, most):
-            raise refusal
-        self._held[session_id, seat] += 1
+            if client:
+                raise TooManySubscribers(f"a session has at most {most} connected clients")
+            raise TooManyPolls(f"a session has at most {most} waiting polls")
+        place = (session_id, seat)
+        self._held[place] = self._held.get(place, 0) + 1
 
     async def _leave_seat(self, session_id: str, seat: Seat) -> None:
-        self._held[session_id, seat] -= 1
-        if not self._held[session_id, seat]:
-            del self._held[session_id, seat]
+        place = (session_id, seat)
+        held = self._held.pop(place)
+        if held > 1:
+            self._held[place] = held - 1
         with suppress(StoreUnavailable):  # the next round of hold_seats tells it
             await self._store.leave_seat(session_id, seat)
 

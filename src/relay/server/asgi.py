@@ -80,14 +80,20 @@ def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 class AsgiRequest(AsgiHead):
     """A `Request` over ASGI's receive channel."""
 
-    __slots__ = ("_receive", "_uploads")
+    __slots__ = ("_receive", "_uploads", "content")
 
     def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads) -> None:
         super().__init__(scope, session_id)
         self._receive = receive
         self._uploads = uploads
+        self.content = b""
 
     async def body(self, max_bytes: int) -> bytes:
+        """The whole body.
+
+        Raises BodyTooLarge as soon as it is known to be longer, RequestTimeout if it does not arrive in time,
+        ClientGone if it never ends.
+        """
         length = self.headers.get(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
@@ -154,6 +160,8 @@ class AsgiDoor:
             request.caller = await self.guard.check(request, route.access)
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
+            if route.max_body_bytes:
+                request.content = await request.body(route.max_body_bytes)
             answer = await route.endpoint(request)
         except (BodyTooLarge, Unauthorized) as error:
             self.telemetry.request_refused(error)

@@ -8,30 +8,24 @@ works and why it is safe.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import httptools
 
-from relay.core.relay import ClientGone
 from relay.errors import BadRequest, HeadersTooLarge, RelayError, RequestTimeout
-from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
-from relay.server.drive import Waiting, begin
-from relay.server.fastrequest import FastCycle, FastHead, FastRequest, Heads
+from relay.server.fastrequest import FastHead, FastRequest
 from relay.server.fastsocket import SOCKETS_KEY, FastSocket
-from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
-from relay.server.protocols import HttpProtocol, Part
-
-DOOR_KEY = "relay.door"
-"""Where a protocol object finds the endpoints in the state that the application gives to its server."""
-
-MAX_BODY_BYTES = 65_536
-"""A longer body goes through the ASGI path, which reads it piece by piece."""
+from relay.server.knownheads import MAX_BODY_BYTES, KnownHeads
+from relay.server.protocols import Part
+from relay.server.serving import Serving
 
 WEBSOCKET_PATH = b"/ws/"
 WEBSOCKET_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _NAME = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 SUBPROTOCOLS = re.compile(rb"%b(?:[ \t]*,[ \t]*%b)*" % (_NAME, _NAME))
+
+STEPS = 2
+"""A request that arrives whole brings a connection so many steps further: its head and its end."""
 
 MAX_QUEUED = 2
 """So many requests may wait behind one that is being served before the connection is no longer read."""
@@ -45,22 +39,42 @@ UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 """A request with one of these headers is not for this door."""
 
 
-class FastDoor(HttpProtocol):
+class FastDoor(Serving):
     """Serves what is usual by itself, and leaves the rest to the class below."""
 
-    _heads = Heads()
-    _last: FastRequest | None = None
-    """The last request that was for this door. Most connections ask for the same again and again."""
     _request: FastRequest | None = None
     """The request whose body is arriving, if it is for this door."""
+    _served: FastRequest | None = None
+    """The last request that came through the parser and was served here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._door: AsgiDoor = self.app_state[DOOR_KEY]
+        self._known = KnownHeads()
+
+    def data_received(self, data: bytes) -> None:
+        if self._part is not Part.ALL or self._quiet_bytes:
+            self._parse(data)  # what has begun goes on
+            return
+        request = self._known.find(data)
+        if request is not None and self._is_free() and self._door.guard.spend(request.caller):
+            self._step += 1
+            self._serve(request)
+            return
+        self._served = None
+        step = self._step
+        self._parse(data)
+        # One request that began and ended here, and nothing else.
+        if self._served is not None and self._step - step == STEPS and self._part is Part.ALL:
+            self._known.learn(data, self._served)
+
+    def _is_free(self) -> bool:
+        """Whether no other request comes first, and the peer reads its answers."""
+        cycle = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
 
     # What the parser tells
 
-    def data_received(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         self._quiet_bytes += len(data)
         while data:
             try:
@@ -128,6 +142,7 @@ class FastDoor(HttpProtocol):
         self._quiet_bytes = 0
         self._part = Part.ALL
         self._step += 1
+        self._served = request
         self._serve(request)
 
     def _check_head(self) -> None:
@@ -151,31 +166,17 @@ class FastDoor(HttpProtocol):
 
     def _usual_request(self) -> FastRequest | None:
         """The request, if it is for this door and its caller is let in without further questions."""
-        if (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused:
-            return None  # others come first, or the peer does not read its answers
+        if not self._is_free():
+            return None
         parser = self.parser
         headers = dict(self.headers)
         if len(headers) != len(self.headers):
             return None
         method = parser.get_method().decode()
-        # The length apart: it is the one thing that differs between two requests for the same.
-        if not _short(method, headers.pop(b"content-length", None)):
+        if not _short(method, headers.get(b"content-length")):
             return None
         if parser.get_http_version() != "1.1" or not parser.should_keep_alive():
             return None
-        last = self._last
-        if last is not None and headers == last.headers and self.url == last.url and method == last.method:
-            request = last.again()
-        else:
-            found = self._new_request(method, headers)
-            if found is None:
-                return None
-            # A caller that expires has to be looked at each time.
-            self._last = found if found.caller.expires is None else None
-            request = found
-        return request if self._door.guard.spend(request.caller) else None
-
-    def _new_request(self, method: str, headers: dict[bytes, bytes]) -> FastRequest | None:
         path, _, query = self.url.partition(b"?")
         found = self._door.find(method, path.decode("latin-1"))
         if found is None or b"%" in path or b"#" in self.url or not path.isascii():
@@ -183,12 +184,13 @@ class FastDoor(HttpProtocol):
         if not UNUSUAL.isdisjoint(headers):
             return None
         peer = self.client[0] if self.client else None
-        request = FastRequest(method, self.url, headers, peer, *found, query)
+        request = FastRequest(method, headers, peer, *found, query)
+        guard = self._door.guard
         try:
-            request.caller = self._door.guard.admit(request, found[0].access)
+            request.caller = guard.admit(request, found[0].access)
         except RelayError:
             return None  # the ASGI path says why, and counts it
-        return request
+        return request if guard.spend(request.caller) else None
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""
@@ -210,6 +212,7 @@ class FastDoor(HttpProtocol):
         ):
             super().handle_websocket_upgrade()
             return
+        self.write_now()
         self.connections.discard(self)
         peer = self.client[0] if self.client else None
         socket = FastSocket(
@@ -223,80 +226,6 @@ class FastDoor(HttpProtocol):
             self._refuse(RequestTimeout(f"the body takes longer than {self._peers.body_seconds:g} s"))
         else:
             super()._cut()
-
-    # Serving
-
-    def _serve(self, request: FastRequest) -> None:
-        """Call the endpoint; answer at once if it need not wait, as most do."""
-        try:
-            answer = begin(request.route.endpoint(request))
-        except Waiting as waiting:
-            cycle = request.waiting()
-            self._go_on(cycle, self._finish(cycle, waiting.rest))
-            return
-        except Exception as error:
-            answer = self._refusal(error)
-        self._answer(answer)
-
-    def _go_on(self, cycle: FastCycle, work: Coroutine[Any, Any, None]) -> None:
-        """Do the rest in a task; meanwhile, other requests of this connection wait."""
-        self.cycle = cycle  # type: ignore[assignment]
-        task = self.loop.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _finish(self, cycle: FastCycle, answering: Awaitable[Answer]) -> None:
-        try:
-            answer = await answering
-        except ClientGone:
-            return
-        except Exception as error:
-            answer = self._refusal(error)
-        if not cycle.disconnected and not self.transport.is_closing():
-            await self._send(answer, cycle)
-
-    def _refusal(self, error: Exception) -> Answer:
-        if isinstance(error, RelayError):
-            self._door.telemetry.request_refused(error)
-            return error_answer(error)
-        self._door.telemetry.internal_error(error)
-        return INTERNAL_ERROR
-
-    # Answering
-
-    def _answer(self, answer: Answer) -> None:
-        """Answer at once, unless that is so long that it must be sent as the peer reads."""
-        body = answer.body
-        if not isinstance(body, bytes):
-            if sum(map(len, body)) > PIECE_BYTES:
-                self._go_on(cycle := FastCycle(), self._send(answer, cycle))
-                return
-            body = b"".join(body)
-        self.transport.write(self._head(answer, len(body)) + body)
-        self.server_state.total_requests += 1
-
-    async def _send(self, answer: Answer, cycle: FastCycle) -> None:
-        """Answer a request that has waited; a long answer as fast as the peer reads it."""
-        parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
-        length = sum(map(len, parts))
-        head = self._head(answer, length, close=not cycle.keep_alive)
-        cycle.response_started = True
-        for piece in pieces([head, *parts]) if length > PIECE_BYTES else (b"".join((head, *parts)),):
-            if self.flow.write_paused:
-                await self.flow.drain()
-            if cycle.disconnected:
-                return
-            self.transport.write(piece)
-        cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
-
-    def _head(self, answer: Answer, length: int, *, close: bool = False) -> bytes:
-        defaults = self.server_state.default_headers
-        if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
-            return b"%b%d\r\ncache-control: no-store\r\n\r\n" % (self._heads.json(defaults), length)
-        return self._heads.any(defaults, answer, length, close=close)
 
 
 def _plain(url: bytes, session_id: bytes) -> bool:

@@ -25,12 +25,11 @@ class FastHead:
 class FastRequest(FastHead):
     """A `Request` whose body is complete before the endpoint is called."""
 
-    __slots__ = ("_cycle", "caller", "content", "query", "route", "url")
+    __slots__ = ("_cycle", "caller", "content", "query", "route")
 
     def __init__(
         self,
         method: str,
-        url: bytes,
         headers: dict[bytes, bytes],
         peer: str | None,
         route: Route,
@@ -38,23 +37,17 @@ class FastRequest(FastHead):
         query: bytes,
     ) -> None:
         super().__init__(method, headers, peer, session_id)
-        self.url = url
         self.route = route
         self.query = query
         self.caller = ANYONE
         self.content = b""
         self._cycle: FastCycle | None = None
 
-    def again(self) -> FastRequest:
+    def again(self, content: bytes) -> FastRequest:
         """The same request once more: its head was the same, and the one before has been answered."""
-        self.content = b""
+        self.content = content
         self._cycle = None
         return self
-
-    async def body(self, max_bytes: int) -> bytes:
-        """See `Request`; MAX_BODY_BYTES is below every bound that can be configured."""
-        content, self.content = self.content, b""  # not kept: the connection may be idle for long
-        return content
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
         return self.waiting().when_gone(tell)

@@ -33,12 +33,8 @@ class Request(Protocol):
     caller: Caller
     """Who is asking; the guard has let it in."""
 
-    async def body(self, max_bytes: int) -> bytes:
-        """The whole body.
-
-        Raises BodyTooLarge as soon as it is known to be longer, RequestTimeout if it does not arrive in time,
-        ClientGone if it never ends.
-        """
+    content: bytes
+    """The whole body, if the endpoint takes one; to be read before the endpoint first waits."""
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
         """Call `tell` when the caller hangs up, unless the function that is returned was called before."""
@@ -67,6 +63,8 @@ class Route(msgspec.Struct, frozen=True):
     path: str
     endpoint: Endpoint
     access: Access
+    max_body_bytes: int = 0
+    """How long a body the endpoint takes; 0 if it takes none."""
 
 
 def error_answer(error: RelayError) -> Answer:

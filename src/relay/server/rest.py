@@ -51,12 +51,13 @@ class Rest:
 
     def routes(self) -> list[Route]:
         """The endpoints by method and path."""
+        most = self._settings.max_body_bytes
         return [
-            Route("POST", "/prompt", self.post_prompt, CLIENTS),
+            Route("POST", "/prompt", self.post_prompt, CLIENTS, most),
             Route("GET", "/prompts/{session_id}", self.get_prompts, AGENTS),
-            Route("POST", "/response", self.post_response, AGENTS),
+            Route("POST", "/response", self.post_response, AGENTS, most),
             Route("GET", "/messages/{session_id}", self.get_messages, ANY_ROLE),
-            Route("POST", "/ticket", self.post_ticket, CLIENTS),
+            Route("POST", "/ticket", self.post_ticket, CLIENTS, most),
             Route("GET", "/sessions", self.get_sessions, ADMINS_EVERYWHERE),
             Route("GET", "/sessions/{session_id}", self.get_session, ADMINS),
             Route("DELETE", "/sessions/{session_id}", self.delete_session, ADMINS),
@@ -71,7 +72,7 @@ class Rest:
 
     async def post_prompt(self, request: Request) -> Answer:
         """A client submits a prompt."""
-        prompt = decode_prompt(await self._json_body(request), self._bounds)
+        prompt = decode_prompt(_json_body(request), self._bounds)
         request.caller.require_session(prompt.session_id)
         client_msg_id = await self._relay.submit_prompt(prompt)
         return Answer(200, b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}")
@@ -89,7 +90,7 @@ class Rest:
 
     async def post_response(self, request: Request) -> Answer:
         """An agent answers a prompt."""
-        response = decode_response(await self._json_body(request), self._bounds)
+        response = decode_response(_json_body(request), self._bounds)
         request.caller.require_session(response.session_id)
         posted = await self._relay.post_response(response)
         return Answer(
@@ -115,8 +116,7 @@ class Rest:
 
     async def post_ticket(self, request: Request) -> Answer:
         """A client that can set no header gets a ticket for one WebSocket."""
-        body = await request.body(self._settings.max_body_bytes)
-        session_id = decode_ticket(_checked_json(request, body)) if body else None
+        session_id = decode_ticket(_json_body(request)) if request.content else None
         ticket = await self._guard.make_ticket(request.caller, session_id)
         return Answer(200, b'{"ticket":%b,"expires_in":%d}' % (encode(ticket), TICKET_SECONDS))
 
@@ -165,24 +165,19 @@ class Rest:
     def _ok(self) -> Answer:
         return Answer(200, b'{"ok":true,"timestamp":%d}' % self._now_ms())
 
-    async def _json_body(self, request: Request) -> bytes:
-        # The body first, even if its type is wrong: what is read to its end leaves the connection usable.
-        return _checked_json(request, await request.body(self._settings.max_body_bytes))
-
     def _seconds_left(self, caller: Caller) -> float:
         """How long the caller's token is still good: a poll does not outlast it."""
         return math.inf if caller.expires is None else max(0.0, caller.expires - self._now_ms() / 1000)
 
 
-def _checked_json(request: Request, body: bytes) -> bytes:
-    if not _is_json(request.headers.get(b"content-type")):
+def _json_body(request: Request) -> bytes:
+    content_type = request.headers.get(b"content-type")
+    if content_type != b"application/json" and not _is_json(content_type):
         raise UnsupportedContentType("send the header Content-Type: application/json")
-    return body
+    return request.content
 
 
 def _is_json(content_type: bytes | None) -> bool:
-    if content_type == b"application/json":
-        return True
     media, *parameters = (content_type or b"").lower().split(b";")
     pairs = [parameter.partition(b"=") for parameter in parameters]
     charsets = [value.strip(b' \t"') for name, _, value in pairs if name.strip(b" \t") == b"charset"]

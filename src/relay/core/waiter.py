@@ -1,0 +1,107 @@
+"""One poll that waits, and how waits end: woken, in time, or together with others.
+
+A poll costs no task, timer or future of its own where it can be helped: polls of one moment share a timer, and polls
+that are woken in the same turn of the loop are resumed in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from relay.core.observer import WakeCause
+
+SLOT_SECONDS = 0.02
+"""Waits that end within so long of each other end together, at the last one's time."""
+
+_FINAL = frozenset(cause for cause in WakeCause if cause.is_final)
+
+
+class Waits:
+    """What the waits of one process share."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._slots: dict[int, dict[Waiter, WakeCause]] = {}
+        self._woken: list[Callable[[], None]] = []
+
+    def end_in(self, seconds: float, waiter: Waiter, cause: WakeCause) -> dict[Waiter, WakeCause]:
+        """Have the waiter woken after so long; it takes itself out of what is returned if it is woken before."""
+        number = math.ceil((self.clock() + seconds) / SLOT_SECONDS)
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = {}
+            left = number * SLOT_SECONDS - self.clock()
+            asyncio.get_running_loop().call_later(left, self._end, number)
+        slot[waiter] = cause
+        return slot
+
+    def resume(self, go_on: Callable[[], None]) -> None:
+        """Call it soon, but not now: whoever wakes a poll has work of its own to finish first."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._resume_all)
+        self._woken.append(go_on)
+
+    def _end(self, number: int) -> None:
+        for waiter, cause in self._slots.pop(number).items():
+            waiter.wake(cause)
+
+    def _resume_all(self) -> None:
+        woken, self._woken = self._woken, []
+        for go_on in woken:
+            go_on()
+
+
+class Waiter:
+    """A poll that waits. A wake-up carries no data: whoever is woken reads the store again."""
+
+    __slots__ = ("_cause", "_future", "_go_on", "_waits")
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._cause: WakeCause | None = None
+        self._future: asyncio.Future[None] | None = None
+        self._go_on: Callable[[], None] | None = None
+
+    def wake(self, cause: WakeCause) -> None:
+        """End the wait that is under way, or the next one. The first cause counts, unless a later one is final."""
+        if self._cause is not None and cause not in _FINAL:
+            return
+        self._cause = cause
+        if self._go_on is not None:
+            self._waits.resume(self._go_on)
+            self._go_on = None
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def then(self, go_on: Callable[[], None]) -> None:
+        """For whoever drives a coroutine by hand and was given this waiter: call `go_on` when it is woken."""
+        self._go_on = go_on
+
+    async def wait(self, seconds: float, safety_seconds: float) -> WakeCause:
+        """Wait until woken and say why: TIMEOUT after `seconds`, or SAFETY after `safety_seconds` if that is sooner."""
+        if self._cause is None:
+            if seconds <= safety_seconds:
+                slot = self._waits.end_in(seconds, self, WakeCause.TIMEOUT)
+            else:
+                slot = self._waits.end_in(safety_seconds, self, WakeCause.SAFETY)
+            try:
+                await self
+            finally:
+                slot.pop(self, None)
+        woken, self._cause = self._cause, None
+        assert woken is not None
+        return woken
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if asyncio.current_task() is None:
+            yield self  # driven by hand: see `then`
+            return
+        self._future = asyncio.get_running_loop().create_future()
+        try:
+            yield from self._future
+        finally:
+            self._future = None

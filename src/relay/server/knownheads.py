@@ -1,0 +1,66 @@
+"""Heads of requests that need no parsing, as the parser has taken apart the very same bytes before.
+
+Clients say the same again and again: all that differs between two prompts, or two polls, on one connection is the body
+and the number after `Content-Length:`. Nothing is parsed here. A head is known if it is, byte for byte, one that the
+parser has read on this connection, but for that number, which must be the length of what follows.
+"""
+
+from __future__ import annotations
+
+import re
+
+from relay.server.fastrequest import FastRequest
+
+MAX_BODY_BYTES = 65_536
+"""A longer body goes through the ASGI path, which reads it piece by piece."""
+
+MAX_HEADS = 4
+"""So many are remembered for a connection. An agent needs two: one for its polls, one for its answers."""
+
+NAME_BYTES = 12
+"""A head is looked up by its first bytes, in which the endpoints differ."""
+
+HEAD_END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)(?=[ \t]*(?:\r\n|$))", re.IGNORECASE)
+
+_Known = tuple[bytes, bytes | None, FastRequest]
+"""What stands before the length and what behind it; if there is no length, the whole head and None."""
+
+
+class KnownHeads:
+    """Those of one connection."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Known] = {}
+
+    def find(self, data: bytes) -> FastRequest | None:
+        """The request, with its body, if the data is one whole request whose head is known."""
+        known = self._heads.get(data[:NAME_BYTES])
+        if known is None:
+            return None
+        before, after, request = known
+        if after is None:
+            return request.again(b"") if data == before else None
+        head, _, content = data.partition(HEAD_END)
+        size = len(content)
+        if size > MAX_BODY_BYTES or head != b"%b%d%b" % (before, size, after):
+            return None
+        return request.again(content)
+
+    def learn(self, data: bytes, request: FastRequest) -> None:
+        """Remember the head of a request, of which the parser has said that it is all of the data and nothing else."""
+        if request.caller.expires is not None:
+            return  # has to be looked at each time
+        head, _, content = data.partition(HEAD_END)
+        length = _LENGTH.search(head)
+        if length is None:
+            known: _Known = (data, None, request)
+        else:
+            known = (head[: length.start(1)], head[length.end(1) :], request)
+            if length[1] != b"%d" % len(content):
+                return  # written in another way
+        if len(self._heads) >= MAX_HEADS:
+            self._heads.clear()
+        self._heads[data[:NAME_BYTES]] = known

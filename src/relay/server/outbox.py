@@ -1,0 +1,38 @@
+"""Answers that are written together, at the end of a turn of the event loop.
+
+A write to a socket most often wakes somebody who waits for it, on another core or another machine. To do that between
+any two requests costs more than to serve them: the processor is taken out of our code each time. So the requests that
+have arrived in a turn are all served first, and then all their answers are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+
+class Sender(Protocol):
+    """A connection that has something to write."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def write_now(self) -> None:
+        """Write it."""
+
+
+class Outbox:
+    """The connections of this process that have something to write."""
+
+    def __init__(self) -> None:
+        self._senders: list[Sender] = []
+
+    def add(self, sender: Sender) -> None:
+        """Have it write at the end of this turn."""
+        if not self._senders:
+            sender.loop.call_soon(self._write_all)
+        self._senders.append(sender)
+
+    def _write_all(self) -> None:
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            sender.write_now()

@@ -1,0 +1,180 @@
+"""Calls endpoints for a connection and writes their answers, without an ASGI cycle.
+
+An endpoint is begun by hand. Most end at once. A poll that waits goes on by hand when it is woken; what waits for
+anything else (SQLite, Redis) becomes a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from relay.core.relay import ClientGone
+from relay.core.waiter import Waiter
+from relay.errors import RelayError
+from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
+from relay.server.drive import resumed
+from relay.server.fastrequest import FastCycle, FastRequest, Heads
+from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
+from relay.server.outbox import Outbox
+from relay.server.protocols import HttpProtocol
+
+DOOR_KEY = "relay.door"
+"""Where a protocol object finds the endpoints in the state that the application gives to its server."""
+
+OUTBOX_KEY = "relay.outbox"
+
+Answering = Coroutine[Any, Any, Answer]
+
+
+class Serving(HttpProtocol):
+    """What the fast door does with a request once it has arrived."""
+
+    _heads = Heads()
+    _unsent = b""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._outbox: Outbox = self.app_state[OUTBOX_KEY]
+        self._door: AsgiDoor = self.app_state[DOOR_KEY]
+
+    def _serve(self, request: FastRequest) -> None:
+        """Call the endpoint; answer at once if it need not wait, as most do."""
+        answering = request.route.endpoint(request)
+        try:
+            waits_for = answering.send(None)
+        except StopIteration as done:
+            request.content = b""  # not kept: the connection may be idle for long
+            self._answer(done.value)
+        except Exception as error:
+            request.content = b""
+            self._answer(self._refusal(error))
+        else:
+            request.content = b""
+            self.cycle = cycle = request.waiting()  # type: ignore[assignment]  # others queue behind it
+            self._wait(answering, waits_for, cycle)
+
+    def _wait(self, answering: Answering, waits_for: object, cycle: FastCycle) -> None:
+        if isinstance(waits_for, Waiter):
+            waits_for.then(partial(self._go_on, answering, cycle))
+        else:
+            self._start(self._finish(resumed(answering, waits_for), cycle))
+
+    def _go_on(self, answering: Answering, cycle: FastCycle) -> None:
+        """Go on with a poll that was woken."""
+        try:
+            waits_for = answering.send(None)
+        except StopIteration as done:
+            self._answer_late(done.value, cycle)
+        except ClientGone:
+            return
+        except Exception as error:
+            self._answer_late(self._refusal(error), cycle)
+        else:
+            self._wait(answering, waits_for, cycle)
+
+    async def _finish(self, answering: Answering, cycle: FastCycle) -> None:
+        try:
+            answer = await answering
+        except ClientGone:
+            return
+        except Exception as error:
+            answer = self._refusal(error)
+        self._answer_late(answer, cycle)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _refusal(self, error: Exception) -> Answer:
+        if isinstance(error, RelayError):
+            self._door.telemetry.request_refused(error)
+            return error_answer(error)
+        self._door.telemetry.internal_error(error)
+        return INTERNAL_ERROR
+
+    def _answer(self, answer: Answer) -> None:
+        """Answer at once, unless that is so long that it must be sent as the peer reads."""
+        body = answer.body
+        if not isinstance(body, bytes):
+            if sum(map(len, body)) > PIECE_BYTES:
+                self.cycle = cycle = FastCycle()  # type: ignore[assignment]
+                self._start(self._send_pieces(answer, cycle))
+                return
+            body = b"".join(body)
+        self._write_soon(self._whole(answer, body))
+        self.server_state.total_requests += 1
+
+    def _answer_late(self, answer: Answer, cycle: FastCycle) -> None:
+        """Answer a request that has waited."""
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        body = answer.body
+        if self.flow.write_paused or (not isinstance(body, bytes) and sum(map(len, body)) > PIECE_BYTES):
+            self._start(self._send_pieces(answer, cycle))
+            return
+        if not isinstance(body, bytes):
+            body = b"".join(body)
+        self._write_soon(self._whole(answer, body, close=not cycle.keep_alive))
+        self._end(cycle)
+
+    async def _send_pieces(self, answer: Answer, cycle: FastCycle) -> None:
+        """Send a long answer as fast as the peer reads it."""
+        parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
+        head = self._head(answer, sum(map(len, parts)), close=not cycle.keep_alive)
+        self.write_now()
+        cycle.response_started = True
+        for piece in pieces([head, *parts]):
+            if self.flow.write_paused:
+                await self.flow.drain()
+            if cycle.disconnected:
+                return
+            self.transport.write(piece)
+        self._end(cycle)
+
+    def _end(self, cycle: FastCycle) -> None:
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.write_now()
+            self.transport.close()
+        self.on_response_complete()
+
+    def _whole(self, answer: Answer, body: bytes, *, close: bool = False) -> bytes:
+        if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
+            head = self._heads.json(self.server_state.default_headers)
+            return b"%b%d\r\ncache-control: no-store\r\n\r\n%b" % (head, len(body), body)
+        return self._head(answer, len(body), close=close) + body
+
+    def _head(self, answer: Answer, length: int, *, close: bool) -> bytes:
+        return self._heads.any(self.server_state.default_headers, answer, length, close=close)
+
+    # Writing
+
+    def _write_soon(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            if len(self._unsent) > PIECE_BYTES:
+                self.write_now()  # many requests in one piece: only what is written counts as unread
+        else:
+            self._unsent = data
+            self._outbox.add(self)
+
+    def write_now(self) -> None:
+        """Write what is due at the end of this turn. To be called before anything else is written or closed."""
+        data, self._unsent = self._unsent, b""
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def _leave(self, error: RelayError, *, wait: bool = False) -> None:
+        self.write_now()
+        super()._leave(error, wait=wait)
+
+    def handle_websocket_upgrade(self) -> None:
+        self.write_now()
+        super().handle_websocket_upgrade()
+
+    def shutdown(self) -> None:
+        self.write_now()
+        super().shutdown()
