@@ -11,6 +11,7 @@ import pytest
 from relay.errors import StartupError, StoreUnavailable
 from relay.store.base import Outcome, Store
 from relay.store.sqlite import SqliteStore
+from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import connect, migrate, migrations
 from relay.store.sqlite_writer import Step
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
@@ -109,8 +110,8 @@ async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) 
     store = await opened(tmp_path / "relay.db")
     statements: list[str] = []
 
-    def trace(db: sqlite3.Connection) -> None:
-        db.set_trace_callback(lambda statement: statements.append(statement.split()[0]))
+    def trace(draft: Draft) -> None:
+        draft.db.set_trace_callback(lambda statement: statements.append(statement.split()[0]))
 
     await store._writer.submit(trace)
     outcomes = await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(100)))
@@ -150,7 +151,7 @@ async def test_a_failed_transaction_is_a_503_for_all_in_it_and_changes_nothing(t
     await store.add_prompt(a_prompt("p1"))
 
     def limit(pages: int) -> Step[object]:
-        return lambda db: db.execute(f"PRAGMA max_page_count = {pages}")
+        return lambda draft: draft.db.execute(f"PRAGMA max_page_count = {pages}")
 
     await store._writer.submit(limit(1))  # no room for another page
     big = "x" * 100_000
@@ -159,7 +160,7 @@ async def test_a_failed_transaction_is_a_503_for_all_in_it_and_changes_nothing(t
     )
     assert {type(result) for result in results} == {StoreUnavailable}
     with pytest.raises(StoreUnavailable):
-        await store._writer.submit(lambda db: db.execute("INSERT INTO nowhere VALUES (1)"))
+        await store._writer.submit(lambda draft: draft.db.execute("INSERT INTO nowhere VALUES (1)"))
     assert not store._writer.healthy
     assert len(await store.pending("s1")) == 1
     assert (await store.sessions(limit=10, offset=0)).total == 1

@@ -1,7 +1,8 @@
 """One file on disk, for one process that must survive a restart or a power cut.
 
-Nothing is acknowledged before it is committed with `synchronous=FULL`. One thread writes, in groups; readers have
-connections of their own and never wait for it. The schema is in `sql/`.
+Nothing is acknowledged before it is committed with `synchronous=FULL`. One thread writes, in groups, to a journal that
+is moved to the tables now and then. What the journal holds and where each log ends is in memory too, so that most reads
+need no thread; the others have connections of their own and never wait for the writer. The schema is in `sql/`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiosqlite
+import msgspec
+from msgspec.structs import replace
 
-from relay.errors import PromptNotFound, SessionNotFound, StoreUnavailable
+from relay.errors import SessionNotFound, StoreUnavailable
 from relay.models import MAX_TEXT_BYTES, MessageType, Number
 from relay.store.base import (
     Entry,
@@ -31,29 +35,30 @@ from relay.store.base import (
     StoreLimits,
 )
 from relay.store.local import LocalCommons
+from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import BUSY_SECONDS, FileLock, connect, prepare
+from relay.store.sqlite_mirror import Mirror, Record, Session, Tail
 from relay.store.sqlite_writer import GroupWriter
 
 READERS = 2
 """Connections that read; each has a thread."""
 
-T = TypeVar("T")
-_Kept = tuple[Outcome, str, Entry | None]
-"""What became of an entry, the epoch, and the entry if it is new."""
-
-# seq is dense above the floor: where a page begins is known without counting the rows before it.
-_HISTORY = """
-    SELECT e.seq, e.kind, e.ts, e.data, s.seq - s.floor
-    FROM session s LEFT JOIN entry e ON e.session = s.id AND e.seq > s.floor + :offset
-    WHERE s.session_id = :session_id ORDER BY e.seq LIMIT :limit
+# Each tells how far the tables know the log, and how many entries match in all if that was asked. No row: there is no
+# such session any more.
+_PENDING = """
+    SELECT e.seq, e.kind, e.ts, e.data, s.seq, 0 FROM session s LEFT JOIN pending p ON p.session = s.id
+    LEFT JOIN entry e ON e.session = p.session AND e.seq = p.seq WHERE s.id = :id ORDER BY p.seq
 """
-_HISTORY_SINCE = """
-    WITH s AS (SELECT id, floor FROM session WHERE session_id = :session_id),
-         e AS (SELECT entry.* FROM s JOIN entry ON session = s.id AND seq > s.floor AND ts > :since)
-    SELECT p.seq, p.kind, p.ts, p.data, (SELECT count(*) FROM e)
-    FROM s LEFT JOIN (SELECT * FROM e ORDER BY seq LIMIT :limit OFFSET :offset) p ORDER BY p.seq
+_LOG = """
+    SELECT e.seq, e.kind, e.ts, e.data, s.seq, 0 FROM session s LEFT JOIN entry e
+    ON e.session = s.id AND e.seq > :after WHERE s.id = :id ORDER BY e.seq LIMIT :limit
 """
-_SESSION = "SELECT id, epoch, seq, floor, bytes, pending FROM session WHERE session_id = ?"
+_LOG_SINCE = """
+    WITH e AS (SELECT * FROM entry WHERE session = :id AND seq > :after AND ts > :since)
+    SELECT p.seq, p.kind, p.ts, p.data, s.seq, (SELECT count(*) FROM e)
+    FROM session s LEFT JOIN (SELECT * FROM e ORDER BY seq LIMIT :limit OFFSET :offset) p
+    WHERE s.id = :id ORDER BY p.seq
+"""
 
 
 class SqliteStore(LocalCommons):
@@ -71,10 +76,8 @@ class SqliteStore(LocalCommons):
         self._path = path
         self._limits = limits
         self._new_epoch = new_epoch
-        self._max_messages = limits.log_messages
-        self._max_bytes = limits.log_bytes
         self._lock = FileLock(path)
-        self._sessions = 0  # how many there are; only the writer's thread touches it
+        self._mirror = Mirror()
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
         self._writer: GroupWriter
         self._listener: Listener
@@ -87,9 +90,12 @@ class SqliteStore(LocalCommons):
         except BaseException:
             self._lock.release()
             raise
-        self._writer = GroupWriter(connect(self._path), self._count_sessions)
+        self._mirror = Mirror()
+        self._writer = GroupWriter(
+            connect(self._path), lambda db: Draft(db, self._mirror, self._limits, self._new_epoch), self._announce
+        )
         self._writer.start()
-        await self._writer.submit(self._count_sessions)
+        await self._writer.submit(Draft.restore)
         uri = self._path.absolute().as_uri() + "?mode=ro"
         for _ in range(READERS):
             self._readers.put_nowait(await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None))
@@ -107,110 +113,45 @@ class SqliteStore(LocalCommons):
     # Writing
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
-        return (await self._keep(lambda db: self._add_prompt(db, entry), entry.session_id))[0]
+        return await self._writer.keep(entry)
 
     async def add_response(self, entry: NewEntry) -> Outcome:
-        return (await self._keep(lambda db: self._add_response(db, entry), entry.session_id))[0]
+        return await self._writer.keep(entry)
 
-    def _keep(self, step: Callable[[sqlite3.Connection], _Kept], session_id: str) -> asyncio.Future[_Kept]:
-        def announce(kept: _Kept) -> None:
-            _, epoch, entry = kept
-            if entry is not None:
-                self._listener.entry_added(session_id, epoch, entry)
-
-        return self._writer.submit(step, announce)
-
-    def _add_prompt(self, db: sqlite3.Connection, new: NewEntry) -> _Kept:
-        row = db.execute(_SESSION, (new.session_id,)).fetchone()
-        if row is None:
-            row = self._create(db, new)
-        else:
-            if _known(db, row[0], MessageType.PROMPT, new.message_id):
-                return Outcome.DUPLICATE, row[1], None
-            if row[5] >= self._limits.max_pending_per_session:
-                raise self._limits.too_many_pending()
-        db.execute("INSERT INTO pending (session, seq) VALUES (?, ?)", (row[0], row[2] + 1))
-        return Outcome.KEPT, row[1], self._append(db, row, new, pending=row[5] + 1)
-
-    def _add_response(self, db: sqlite3.Connection, new: NewEntry) -> _Kept:
-        row = db.execute(_SESSION, (new.session_id,)).fetchone()
-        if row is None:
-            raise SessionNotFound
-        session, epoch, _, floor, _, pending = row
-        if known := _known(db, session, MessageType.ASSISTANT, new.message_id):
-            return (Outcome.DUPLICATE if known[1] == new.fingerprint else Outcome.CONFLICT), epoch, None
-        prompt = _known(db, session, MessageType.PROMPT, new.client_msg_id)
-        if prompt is None:
-            raise PromptNotFound
-        answered = db.execute("DELETE FROM pending WHERE session = ? AND seq = ?", (session, prompt[0])).rowcount
-        if answered and prompt[0] <= floor:  # it was held only because it was pending
-            db.execute("DELETE FROM entry WHERE session = ? AND seq = ?", (session, prompt[0]))
-        return Outcome.KEPT, epoch, self._append(db, row, new, pending=pending - answered)
-
-    def _create(self, db: sqlite3.Connection, new: NewEntry) -> tuple[Any, ...]:
-        if self._sessions >= self._limits.max_sessions:
-            raise self._limits.too_many_sessions()
-        self._sessions += 1
-        epoch = self._new_epoch()
-        created = db.execute(
-            "INSERT INTO session (session_id, epoch, seq, floor, bytes, pending, created_ms, active_ms)"
-            " VALUES (?, ?, 0, 0, 0, 0, ?, ?)",
-            (new.session_id, epoch, new.now_ms, new.now_ms),
-        )
-        return created.lastrowid, epoch, 0, 0, 0, 0
-
-    def _append(self, db: sqlite3.Connection, row: tuple[Any, ...], new: NewEntry, *, pending: int) -> Entry:
-        session, _, seq, floor, size, _ = row
-        entry = Entry(seq + 1, new.kind, new.ts, new.data)
-        db.execute(
-            "INSERT INTO entry (session, seq, kind, ts, data) VALUES (?, ?, ?, ?, ?)",
-            (session, entry.seq, new.kind.value, new.ts, new.data),
-        )
-        db.execute(
-            "INSERT INTO message (session, kind, message_id, seq, fingerprint) VALUES (?, ?, ?, ?, ?)",
-            (session, new.kind.value, new.message_id, entry.seq, new.fingerprint),
-        )
-        size += len(new.data)
-        while entry.seq - floor > self._max_messages or size > self._max_bytes:
-            floor += 1
-            size -= _drop(db, session, floor)
-        db.execute(
-            "UPDATE session SET seq = ?, floor = ?, bytes = ?, pending = ?, active_ms = max(active_ms, ?) WHERE id = ?",
-            (entry.seq, floor, size, pending, new.now_ms, session),
-        )
-        return entry
+    def _announce(self, record: Record, entry: Entry) -> None:
+        self._listener.entry_added(record.session_id, record.epoch, entry)
 
     async def renew_epoch(self, session_id: str, epoch: str) -> None:
-        def step(db: sqlite3.Connection) -> None:
-            if db.execute(_SESSION, (session_id,)).fetchone() is None:
-                raise SessionNotFound
-            change = "UPDATE session SET epoch = ? WHERE session_id = ? AND epoch = ?"
-            db.execute(change, (self._new_epoch(), session_id, epoch))
+        def step(draft: Draft) -> None:
+            session = _found(draft.session(session_id))
+            if session.epoch == epoch:
+                draft.save([replace(session, epoch=self._new_epoch())])
 
         await self._writer.submit(step)
 
     async def touch(self, used_ms: Mapping[str, int]) -> None:
-        rows = [(at_ms, session_id) for session_id, at_ms in used_ms.items()]
-        change = "UPDATE session SET active_ms = max(active_ms, ?) WHERE session_id = ?"
-        if rows:
-            await self._writer.submit(lambda db: db.executemany(change, rows) and None)
+        def step(draft: Draft) -> None:
+            known = [(session, at_ms) for each, at_ms in used_ms.items() if (session := draft.session(each))]
+            draft.save([replace(session, active_ms=at_ms) for session, at_ms in known if at_ms > session.active_ms])
+
+        if used_ms:
+            await self._writer.submit(step)
 
     async def delete_session(self, session_id: str) -> None:
-        def step(db: sqlite3.Connection) -> None:
-            row = db.execute(_SESSION, (session_id,)).fetchone()
-            if row is None:
-                raise SessionNotFound
-            self._forget(db, row[0])
+        def step(draft: Draft) -> None:
+            draft.forget([_found(draft.session(session_id))])
 
         await self._writer.submit(step, lambda _: self._listener.session_deleted(session_id))
 
     async def collect_idle(self, idle_since_ms: int, *, keep: Collection[str]) -> Sequence[str]:
-        def step(db: sqlite3.Connection) -> list[str]:
-            query = "SELECT id, session_id FROM session WHERE active_ms <= ? AND pending = 0 ORDER BY id"
-            idle = [row for row in db.execute(query, (idle_since_ms,)).fetchall() if row[1] not in keep]
-            for session, _ in idle:
-                self._forget(db, session)
-            return [session_id for _, session_id in idle]
+        def step(draft: Draft) -> list[str]:
+            idle = [
+                session
+                for session in draft.sessions()
+                if session.active_ms <= idle_since_ms and session.pending == 0 and session.session_id not in keep
+            ]
+            draft.forget(idle)
+            return [session.session_id for session in idle]
 
         def announce(collected: list[str]) -> None:
             for session_id in collected:
@@ -218,61 +159,89 @@ class SqliteStore(LocalCommons):
 
         return await self._writer.submit(step, announce)
 
-    def _forget(self, db: sqlite3.Connection, session: int) -> None:
-        self._sessions -= 1
-        for table in ("entry", "message", "pending"):
-            db.execute(f"DELETE FROM {table} WHERE session = ?", (session,))  # noqa: S608  # our own names
-        db.execute("DELETE FROM session WHERE id = ?", (session,))
-
-    def _count_sessions(self, db: sqlite3.Connection) -> None:
-        [[self._sessions]] = db.execute("SELECT count(*) FROM session")
-
-    # Reading: one statement each, so that each sees one moment
+    # Reading: what memory does not have comes from the tables, in one statement, so that it is of one moment
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
-        rows = await self._read(
-            "SELECT e.seq, e.kind, e.ts, e.data FROM session s LEFT JOIN pending p ON p.session = s.id"
-            " LEFT JOIN entry e ON e.session = p.session AND e.seq = p.seq WHERE s.session_id = ? ORDER BY p.seq",
-            (session_id,),
-        )
-        return _entries(_found(rows))
+        session = self._session(session_id)
+        tail = self._mirror.tail(session)
+        if session.pending == len(tail.waiting):
+            return list(tail.waiting.values())
+        found = await self._read(session_id, _PENDING)
+        settled = [entry for entry in found.entries if entry.seq not in found.tail.answered]
+        return [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
 
     async def head(self, session_id: str) -> Position | None:
-        rows = await self._read("SELECT epoch, seq FROM session WHERE session_id = ?", (session_id,))
-        return Position(*rows[0]) if rows else None
+        session = self._mirror.sessions.get(session_id)
+        return None if session is None else Position(session.epoch, session.seq)
 
     async def read(self, session_id: str, after: int, *, limit: int, max_bytes: int) -> LogPage:
-        rows = _found(
-            await self._read(
-                "SELECT e.seq, e.kind, e.ts, e.data, s.epoch, s.floor FROM session s LEFT JOIN entry e"
-                " ON e.session = s.id AND e.seq > max(?, s.floor) WHERE s.session_id = ? ORDER BY e.seq LIMIT ?",
-                (after, session_id, limit),
-            )
-        )
-        entries, size = _entries(rows), 0
+        session, entries = await self._log(session_id, after, limit)
+        size = 0
         for count, entry in enumerate(entries):
             size += len(entry.data)
             if size > max_bytes and count > 0:
                 del entries[count:]
                 break
-        return LogPage(rows[0][4], rows[0][5], entries)
+        return LogPage(session.epoch, session.floor, entries)
 
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
-        query = _HISTORY if since is None else _HISTORY_SINCE
-        values = {"session_id": session_id, "limit": limit, "offset": offset, "since": since}
-        rows = _found(await self._read(query, values))
-        return HistoryPage(rows[0][4], _entries(rows)) if self._limits.history else HistoryPage(0, [])
+        session = self._session(session_id)
+        if not self._limits.history:
+            return HistoryPage(0, [])
+        if since is not None:
+            return await self._history_since(session, limit, offset, since)
+        # seq is dense above the floor: where a page begins is known without counting the entries before it.
+        session, entries = await self._log(session_id, session.floor + offset, limit)
+        return HistoryPage(session.seq - session.floor, entries)
 
     async def session(self, session_id: str) -> SessionRecord:
-        rows = await self._read(f"{_RECORD} WHERE session_id = ?", (session_id,))
-        return SessionRecord(*_found(rows)[0][:5])
+        return _record(self._session(session_id))
 
     async def sessions(self, *, limit: int, offset: int) -> SessionRecordPage:
-        rows = await self._read(f"{_RECORD} ORDER BY id LIMIT ? OFFSET ?", (limit, offset))
-        [[total]] = await self._read("SELECT count(*) FROM session", ())
-        return SessionRecordPage(total, [SessionRecord(*row[:5]) for row in rows])
+        page = islice(self._mirror.sessions.values(), offset, offset + limit)
+        return SessionRecordPage(len(self._mirror.sessions), [_record(session) for session in page])
 
-    async def _read(self, query: str, values: Any) -> list[Any]:
+    def _session(self, session_id: str) -> Session:
+        return _found(self._mirror.sessions.get(session_id))
+
+    async def _log(self, session_id: str, after: int, limit: int) -> tuple[Session, list[Entry]]:
+        """The entries of the log after `after`, at most `limit`, and the session as it is then."""
+        session = self._session(session_id)
+        tail = self._mirror.tail(session)
+        first = max(after, session.floor)
+        if first >= tail.start:
+            return session, tail.after(first, limit)
+        found = await self._read(session_id, _LOG, after=first, limit=limit)
+        entries = [entry for entry in found.entries if entry.seq > found.session.floor]  # which may have risen
+        if len(found.entries) < limit:
+            entries += found.tail.after(found.seq, limit - len(entries))
+        return found.session, entries
+
+    async def _history_since(self, session: Session, limit: int, offset: int, since: Number) -> HistoryPage:
+        tail, entries, total, seq = self._mirror.tail(session), [], 0, session.floor
+        if seq < tail.start:
+            values = {"after": session.floor, "since": since, "limit": limit, "offset": offset}
+            found = await self._read(session.session_id, _LOG_SINCE, **values)
+            tail, entries, total, seq = found.tail, found.entries, found.total, found.seq
+        matching = [entry for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]
+        first = max(0, offset - total)
+        entries += matching[first : first + limit - len(entries)]
+        return HistoryPage(total + len(matching), entries)
+
+    async def _read(self, session_id: str, query: str, **values: Number) -> _Found:
+        """Ask the tables, and say what memory has beyond that."""
+        while True:
+            asked = self._session(session_id)
+            rows = await self._fetch(query, values | {"id": asked.id})
+            session = self._session(session_id)
+            tail = self._mirror.tail(session)
+            if not rows or session.id != asked.id:
+                raise SessionNotFound
+            if rows[0][4] >= tail.start:
+                return _Found(session, tail, rows[0][4], rows[0][5], _entries(rows))
+            # The journal was moved between the answer and now: neither has what was moved.
+
+    async def _fetch(self, query: str, values: Mapping[str, Number]) -> list[Any]:
         reader = await self._readers.get()
         try:
             return list(await reader.execute_fetchall(query, values))
@@ -282,37 +251,32 @@ class SqliteStore(LocalCommons):
             self._readers.put_nowait(reader)
 
 
-_RECORD = "SELECT session_id, created_ms, active_ms, seq - floor, pending FROM session"
+class _Found(msgspec.Struct, frozen=True):
+    """Some entries of the tables, which know the log up to `seq`; the session, and its tail beyond that, as of now."""
+
+    session: Session
+    tail: Tail
+    seq: int
+    total: int
+    entries: list[Entry]
 
 
-def _known(db: sqlite3.Connection, session: int, kind: MessageType, message_id: str) -> Any:
-    query = "SELECT seq, fingerprint FROM message WHERE session = ? AND kind = ? AND message_id = ?"
-    return db.execute(query, (session, kind.value, message_id)).fetchone()
-
-
-def _drop(db: sqlite3.Connection, session: int, seq: int) -> int:
-    """Take an entry out of the log, unless it is a pending prompt; returns its size."""
-    [[size, pending]] = db.execute(
-        "SELECT length(e.data), p.seq FROM entry e LEFT JOIN pending p ON p.session = e.session AND p.seq = e.seq"
-        " WHERE e.session = ? AND e.seq = ?",
-        (session, seq),
-    ).fetchall()
-    if pending is None:
-        db.execute("DELETE FROM entry WHERE session = ? AND seq = ?", (session, seq))
-    return int(size)
-
-
-def _probe(db: sqlite3.Connection) -> None:
+def _probe(draft: Draft) -> None:
     """Write as much as the largest message has."""
-    db.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(?))", (MAX_TEXT_BYTES,))
+    draft.db.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(?))", (MAX_TEXT_BYTES,))
 
 
-def _found(rows: list[Any]) -> list[Any]:
-    """The outer join gives at least one row for a session that exists."""
-    if not rows:
+def _found(session: Session | None) -> Session:
+    if session is None:
         raise SessionNotFound
-    return rows
+    return session
+
+
+def _record(session: Session) -> SessionRecord:
+    messages = session.seq - session.floor
+    return SessionRecord(session.session_id, session.created_ms, session.active_ms, messages, session.pending)
 
 
 def _entries(rows: list[Any]) -> list[Entry]:
+    """The outer join gives at least one row for a session that exists."""
     return [Entry(row[0], MessageType(row[1]), row[2], row[3]) for row in rows if row[0] is not None]

@@ -1,7 +1,9 @@
 """One connection and one thread that write: many operations, one transaction, one wait for the disk.
 
 Whatever waits at the moment is done in one transaction and answered only after its commit (group commit): a single
-writer waits for one fsync, sixty-four writers wait for the same one together.
+writer waits for one fsync, sixty-four writers wait for the same one together. A group goes to the thread as a whole and
+comes back as a whole. The next one gathers meanwhile, and goes when the event loop has taken note of this one: so the
+mirror never changes while the thread is at work, and there is nothing to lock.
 """
 
 from __future__ import annotations
@@ -10,30 +12,53 @@ import asyncio
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from relay.errors import RelayError, StoreUnavailable
+from relay.store.base import Entry, NewEntry, Outcome
+from relay.store.sqlite_draft import Draft
+from relay.store.sqlite_mirror import Record
 
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
 
 T = TypeVar("T")
-Step = Callable[[sqlite3.Connection], T]
-_Waiting = tuple[Step[Any], "asyncio.Future[Any]", Callable[[Any], None]]
+Step = Callable[[Draft], T]
+_Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
+"""A message to keep or a step, and whom to tell."""
+
+
+class _Group:
+    """Messages to keep, or steps: these need the tables to be complete, those do not."""
+
+    __slots__ = ("are_messages", "waiting")
+
+    def __init__(self, *, are_messages: bool) -> None:
+        self.are_messages = are_messages
+        self.waiting: list[_Waiting] = []
 
 
 class GroupWriter:
-    """Runs steps inside transactions, in the order in which they were given."""
+    """Runs operations inside transactions, in the order in which they were given."""
 
-    def __init__(self, connection: sqlite3.Connection, on_rollback: Step[None]) -> None:
-        """`on_rollback` is run after a failed transaction, to read again what steps had remembered outside of it."""
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        new_draft: Callable[[sqlite3.Connection], Draft],
+        announce: Callable[[Record, Entry], None],
+    ) -> None:
         self._connection = connection
-        self._on_rollback = on_rollback
-        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._new_draft = new_draft
+        self._announce = announce
+        self._groups: deque[_Group] = deque()
+        self._handed: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._busy = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._closing = False
         self.healthy = True
         """Whether the last transaction was kept."""
 
@@ -41,74 +66,109 @@ class GroupWriter:
         """Begin to work."""
         self._thread.start()
 
-    def submit(self, step: Step[T], after_commit: Callable[[T], None] = lambda _: None) -> asyncio.Future[T]:
+    def keep(self, new: NewEntry) -> asyncio.Future[Outcome]:
+        """Keep a message in the next transaction and announce it; otherwise as `submit`."""
+        return self._submit(new, None, are_messages=True)
+
+    def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run `step` in the next transaction; the future has its result once that is committed.
 
-        A step looks before it writes: if it raises a RelayError it has changed nothing. `after_commit` is called on the
-        event loop, for each step in its turn, even if nobody waits for the result any more.
-        Raises StoreUnavailable, through the future, if the transaction could not be kept.
+        A step finds everything in the tables. It looks before it writes: if it raises a RelayError it has changed
+        nothing. `after_commit` is called on the event loop, for each step in its turn, even if nobody waits for the
+        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept.
         """
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.put((step, future, after_commit))
-        return future
+        return self._submit(step, after_commit, are_messages=False)
 
     async def close(self) -> None:
         """Finish what was submitted, then end."""
-        self._waiting.put(None)
+        self._closing = True
+        if not self._busy:
+            self._hand_over()
         await self._ended
 
+    def _submit(
+        self, what: Any, after_commit: Callable[[Any], None] | None, *, are_messages: bool
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        groups = self._groups
+        if groups and groups[-1].are_messages is are_messages and len(groups[-1].waiting) < MAX_GROUP:
+            group = groups[-1]
+        else:
+            group = _Group(are_messages=are_messages)
+            groups.append(group)
+        group.waiting.append((what, future, after_commit))
+        if not self._busy:
+            self._busy = True
+            # Not at once: others of this tick come along.
+            self._loop.call_soon(self._hand_over)
+        return future
+
+    def _hand_over(self) -> None:
+        if self._groups:
+            self._busy = True
+            self._handed.put(self._groups.popleft())
+        else:
+            self._busy = False
+            if self._closing:
+                self._handed.put(None)
+
     def _run(self) -> None:
-        connection = self._connection
-        ending = False
-        while not ending:
-            group = [self._waiting.get()]
-            while len(group) < MAX_GROUP and not self._waiting.empty():
-                group.append(self._waiting.get())
-            ending = None in group
-            steps = [waiting for waiting in group if waiting is not None]
-            if steps:
-                results = self._commit(connection, [step for step, _, _ in steps])
-                self._loop.call_soon_threadsafe(_answer, steps, results)
-        connection.close()
+        while (group := self._handed.get()) is not None:
+            draft, results = self._commit(group)
+            self._loop.call_soon_threadsafe(self._answer, group, draft, results)
+        self._connection.close()
         self._loop.call_soon_threadsafe(self._ended.set_result, None)
 
-    def _commit(self, connection: sqlite3.Connection, steps: list[Step[Any]]) -> list[Any]:
-        """The result of each step, or the error to be raised instead."""
+    def _commit(self, group: _Group) -> tuple[Draft | None, list[Any]]:
+        """The draft, if it was kept, and the result of each operation, or the error to be raised instead."""
+        connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            results = [_attempt(step, connection) for step in steps]
+            draft = self._new_draft(connection)
+            if group.are_messages:
+                draft.look_up([new for new, _, _ in group.waiting])
+                results: list[Any] = [_attempt(draft.add, new) for new, _, _ in group.waiting]
+                draft.write()
+            else:
+                draft.settle()
+                results = [_attempt(step, draft) for step, _, _ in group.waiting]
             connection.execute("COMMIT")
         except sqlite3.Error as exc:
             self.healthy = False
-            self._roll_back(connection)
+            _roll_back(connection)
             error = StoreUnavailable()
             error.__cause__ = exc
-            return [error] * len(steps)
+            return None, [error] * len(group.waiting)
         self.healthy = True
-        return results
+        return draft, results
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            self._on_rollback(connection)
-        except sqlite3.Error:
-            pass  # the next BEGIN will tell
+    def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
+        kept = draft.apply() if draft is not None else ()
+        self._hand_over()  # the thread is at the disk while the callers get their answers
+        if group.are_messages:
+            for record, entry in kept:
+                self._announce(record, entry)
+        for (_, future, after_commit), result in zip(group.waiting, results, strict=True):
+            if isinstance(result, RelayError):
+                if not future.cancelled():
+                    future.set_exception(result)
+                continue
+            if after_commit is not None:
+                after_commit(result)
+            if not future.cancelled():
+                future.set_result(result)
 
 
-def _attempt(step: Step[Any], connection: sqlite3.Connection) -> Any:
+def _attempt(act: Callable[[Any], T], subject: Any) -> T | RelayError:
     try:
-        return step(connection)
+        return act(subject)
     except RelayError as error:
         return error
 
 
-def _answer(steps: list[_Waiting], results: list[Any]) -> None:
-    for (_, future, after_commit), result in zip(steps, results, strict=True):
-        if isinstance(result, RelayError):
-            if not future.cancelled():
-                future.set_exception(result)
-            continue
-        after_commit(result)
-        if not future.cancelled():
-            future.set_result(result)
+def _roll_back(connection: sqlite3.Connection) -> None:
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        pass  # the next BEGIN will tell

@@ -1,0 +1,208 @@
+"""The journal of the SQLite store and its mirror in memory: whatever is where, readers cannot tell."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from relay.errors import StoreUnavailable
+from relay.models import MessageType
+from relay.store.base import Outcome, Store
+from relay.store.sqlite import SqliteStore
+from relay.store.sqlite_mirror import JOURNAL_BYTES, JOURNAL_MESSAGES, Mirror
+from relay.store.sqlite_writer import MAX_GROUP
+from tests.factories import GENEROUS, Listening, a_prompt, a_response
+from tests.machine import QUICK
+from tests.store.backends import Backend, open_sqlite
+from tests.store.test_any_order import StoreMachine
+
+
+async def opened(path: Path, **limits: int) -> SqliteStore:
+    generous = msgspec.structs.replace(GENEROUS, max_pending_per_session=100_000, **limits)
+    store = SqliteStore(path, generous, new_epoch=lambda: "epoch")
+    await store.open(Listening())
+    return store
+
+
+async def settle(store: Store) -> None:
+    """A step other than a message moves the journal to the tables."""
+    await store.touch({"nobody": 1})
+
+
+async def seen(store: Store) -> list[object]:
+    """All that can be asked about s1."""
+    pages = [await store.history("s1", limit=3, offset=offset, since=None) for offset in range(8)]
+    pages += [await store.history("s1", limit=3, offset=offset, since=2) for offset in range(8)]
+    logs = [await store.read("s1", after, limit=3, max_bytes=10**9) for after in range(10)]
+    return [await store.pending("s1"), await store.head("s1"), await store.session("s1"), pages, logs]
+
+
+def in_memory(mirror: Mirror) -> object:
+    return msgspec.to_builtins([mirror.sessions, mirror.tails, mirror.journal_messages, mirror.journal_bytes])
+
+
+async def talk(store: Store, *, settle_after: int) -> None:
+    """Six prompts and three answers, of which the first so many are in the tables in the end."""
+    messages = [
+        a_prompt("p1", ts=1),
+        a_prompt("p2", ts=3),
+        a_response("a1", to="p1", ts=2),
+        a_prompt("p3", ts=4),
+        a_prompt("p4", ts=2.5),
+        a_response("a2", to="p2", ts=9),
+        a_response("a3", to="p4", ts=1),
+        a_prompt("p5", ts=7),
+        a_prompt("p6", ts=1),
+    ]
+    for number, new in enumerate(messages):
+        if number == settle_after:
+            await settle(store)
+        add = store.add_prompt if new.kind is MessageType.PROMPT else store.add_response
+        assert await add(new) is Outcome.KEPT
+
+
+@pytest.mark.parametrize("settle_after", range(9))
+@pytest.mark.parametrize("history_max_messages", [4, 100])
+async def test_what_is_in_the_journal_and_what_is_in_the_tables_reads_as_one(
+    tmp_path: Path, settle_after: int, history_max_messages: int
+) -> None:
+    mixed = await opened(tmp_path / "mixed.db", history_max_messages=history_max_messages)
+    await talk(mixed, settle_after=settle_after)
+    plain = await opened(tmp_path / "plain.db", history_max_messages=history_max_messages)
+    await talk(plain, settle_after=100)
+    assert (settle_after == 0) == (mixed._mirror.tails["s1"].start == 0)
+    assert await seen(mixed) == await seen(plain)
+    for store in (mixed, plain):
+        assert await store.add_prompt(a_prompt("p4")) is Outcome.DUPLICATE
+        assert await store.add_response(a_response("a2", to="p2")) is Outcome.DUPLICATE
+        assert await store.add_response(a_response("a2", to="p3")) is Outcome.CONFLICT
+        assert await store.add_response(a_response("a4", to="p4")) is Outcome.KEPT
+        assert await store.add_response(a_response("a5", to="p3")) is Outcome.KEPT
+        assert (await store.session("s1")).pending == 2
+    assert await seen(mixed) == await seen(plain)
+    await mixed.close()
+    await plain.close()
+
+
+@pytest.mark.parametrize("settle_after", [0, 5, 100])
+async def test_a_file_that_nobody_closed_gives_the_same_memory_again(tmp_path: Path, settle_after: int) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await talk(store, settle_after=settle_after)
+    for suffix in ("", "-wal"):  # as a killed process leaves them
+        shutil.copy(tmp_path / f"relay.db{suffix}", tmp_path / f"crashed.db{suffix}")
+    again = await opened(tmp_path / "crashed.db")
+    assert in_memory(again._mirror) == in_memory(store._mirror)
+    assert again._mirror.next_id == store._mirror.next_id
+    assert await seen(again) == await seen(store)
+    await settle(again)
+    assert await seen(again) == await seen(store)
+    await store.close()
+    await again.close()
+
+
+async def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(JOURNAL_MESSAGES + MAX_GROUP)))
+    assert 0 < held(store) <= MAX_GROUP, "the last group is left, the others are in the tables"
+    assert len(await store.pending("s1")) == JOURNAL_MESSAGES + MAX_GROUP
+    big = "x" * 100_000
+    for n in range(JOURNAL_BYTES // len(big) + 1):
+        await store.add_prompt(a_prompt(f"q{n}", session_id="s2", prompt=big))
+        assert store._mirror.journal_bytes <= JOURNAL_BYTES
+    assert held(store) == 1
+    await settle(store)
+    assert held(store) == 0
+    await store.close()
+
+
+def held(store: SqliteStore) -> int:
+    """How many messages are in memory."""
+    mirror = store._mirror
+    count = sum(len(tail.entries) for tail in mirror.tails.values())
+    assert mirror.journal_messages == count
+    assert mirror.journal_bytes == sum(len(entry.data) for tail in mirror.tails.values() for entry in tail.entries)
+    return count
+
+
+async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await talk(store, settle_after=4)
+    before = in_memory(store._mirror), await seen(store)
+    store._writer._connection.execute("PRAGMA query_only = ON")
+    for call in (
+        store.add_prompt(a_prompt("p9")),
+        store.add_prompt(a_prompt("p1", session_id="s2")),
+        store.add_response(a_response("a9", to="p3")),
+        store.delete_session("s1"),
+        store.touch({"s1": 99}),
+        store.renew_epoch("s1", "another"),
+        store.collect_idle(10**9, keep=()),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await call
+    assert (in_memory(store._mirror), await seen(store)) == before
+    store._writer._connection.execute("PRAGMA query_only = OFF")
+    assert await store.add_response(a_response("a9", to="p3")) is Outcome.KEPT
+    await store.close()
+
+
+async def test_a_journal_that_cannot_be_moved_refuses_messages_and_loses_none(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(JOURNAL_MESSAGES)))
+    assert held(store) == JOURNAL_MESSAGES
+    other = sqlite3.connect(tmp_path / "relay.db")
+    with other:
+        other.execute("CREATE TRIGGER refuse BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'no room'); END")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await store.add_prompt(a_prompt("one more"))
+    assert held(store) == len(await store.pending("s1")) == JOURNAL_MESSAGES
+    with other:
+        other.execute("DROP TRIGGER refuse")
+    other.close()
+    await store.check()
+    assert await store.add_prompt(a_prompt("one more")) is Outcome.KEPT
+    assert held(store) == 1
+    assert len(await store.pending("s1")) == JOURNAL_MESSAGES + 1
+    await store.close()
+
+
+async def test_readers_who_overlap_with_a_move_see_the_log_of_one_moment(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p0"))
+    await settle(store)
+
+    async def write() -> None:
+        for n in range(1, 101):
+            await store.add_prompt(a_prompt(f"p{n}"))
+            await store.add_response(a_response(f"a{n}", to=f"p{n - 1}"))
+            await settle(store)
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        page = await store.read("s1", 0, limit=1000, max_bytes=10**9)
+        assert [entry.seq for entry in page.entries] == list(range(1, len(page.entries) + 1))
+        assert 1 <= len(await store.pending("s1")) <= 2
+        history = await store.history("s1", limit=1000, offset=0, since=0)
+        assert history.total == len(history.entries) >= len(page.entries)
+    await writing
+    await store.close()
+
+
+class SettlingMachine(StoreMachine):
+    """Moves the journal at any moment."""
+
+    @rule()
+    def settle(self) -> None:
+        self.run(settle(self.store))
+
+
+def test_any_order_of_calls_and_moves_leaves_the_store_as_the_model_says() -> None:
+    backend = Backend("sqlite", open_sqlite)
+    run_state_machine_as_test(lambda: SettlingMachine(backend), settings=QUICK)  # type: ignore[arg-type]
