@@ -16,7 +16,7 @@ import pytest
 from redis.crc import key_slot
 
 from relay.errors import StartupError, StoreUnavailable
-from relay.store import redis_link
+from relay.store import redis_link, redis_node
 from relay.store.base import Entry, Outcome, Position
 from relay.store.redis import RedisStore
 from relay.store.redis_events import INLINE_BYTES
@@ -113,7 +113,7 @@ async def test_calls_gather_while_every_connection_is_busy(server: RedisServer, 
         await asyncio.sleep(0)
         polls += [asyncio.create_task(store.head("s1")) for _ in range(50)]
     assert {head.seq for head in await asyncio.gather(*polls)} == {1}
-    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_link.MAX_CONNECTIONS + 1
+    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
 
 
 async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisServer, connect: Connect) -> None:
@@ -137,24 +137,21 @@ async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisS
     assert sum(isinstance(result, asyncio.CancelledError) for result in results) > 500
     assert [result for result in results if result and not isinstance(result, asyncio.CancelledError)] == []
     await asyncio.gather(*(poll(session_id) for session_id in sessions))
-    pool = store._link.node_of(b"").pool
-    assert not pool._in_use_connections
-    assert len(pool._available_connections) <= redis_link.MAX_CONNECTIONS
+    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
 
 
 async def test_a_call_that_gets_no_reply_fails_in_time_and_the_next_one_works(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_node, "CALL_SECONDS", 0.5)
     store = await connect()
     await store.add_prompt(a_prompt("p1"))
-    monkeypatch.setattr(redis_link, "CALL_SECONDS", 0.1)
     server.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(StoreUnavailable):
             await store.pending("s1")
     finally:
         server.process.send_signal(signal.SIGCONT)
-    monkeypatch.undo()
     assert len(await store.pending("s1")) == 1
 
 
@@ -162,7 +159,7 @@ async def test_calls_that_wait_are_bounded(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await connect()
-    monkeypatch.setattr(redis_link, "MAX_QUEUED", 10)
+    monkeypatch.setattr(redis_node, "MAX_QUEUED", 10)
     results = await asyncio.gather(*(store.head("s1") for _ in range(11)), return_exceptions=True)
     assert [isinstance(result, StoreUnavailable) for result in results] == [False] * 10 + [True]
     assert await store.head("s1") is None
@@ -182,6 +179,22 @@ async def test_two_instances_hear_of_each_other(connect: Connect) -> None:
     assert [seq for _, _, seq in here.heard] == [1, 2]
     assert here.deleted == there.deleted == ["s1"]
     assert (here.lost, there.lost) == (0, 0)
+
+
+async def test_entries_kept_at_the_same_time_are_announced_in_their_order(connect: Connect) -> None:
+    """Out of order, every client of the session would have to go back to the log."""
+    here, there = Listening(), Listening()
+    one, other = await connect(here), await connect(there)
+    await one.add_prompt(a_prompt("p"))
+
+    async def post(store: RedisStore, name: str) -> None:
+        for n in range(40):
+            await store.add_response(a_response(f"{name}-{n}", to="p", text="x" * 300))
+
+    await asyncio.gather(*(post(store, f"{place}-{n}") for place, store in enumerate((one, other)) for n in range(16)))
+    await until(lambda: len(here.heard) == len(there.heard) == 1 + 2 * 16 * 40)
+    for listening in (here, there):
+        assert [seq for _, _, seq in listening.heard] == list(range(1, 1 + 1 + 2 * 16 * 40))
 
 
 class Holding(Listening):
@@ -271,10 +284,7 @@ async def test_a_connection_that_delivers_nothing_is_found_out(
     events = other._events
     understand = events._understand
 
-    async def ignore(message: bytes) -> None:
-        return
-
-    monkeypatch.setattr(events, "_understand", ignore)
+    monkeypatch.setattr(events, "_understand", lambda *_: None)
     await until(lambda: not events.hears)
     with pytest.raises(StoreUnavailable):
         await other.check()

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from relay.errors import (
@@ -45,17 +45,10 @@ from relay.store.base import (
 )
 from relay.store.redis_cluster import ClusterLink
 from relay.store.redis_commons import RedisCommons
-from relay.store.redis_events import (
-    INLINE_BYTES,
-    KINDS,
-    Events,
-    deletion,
-    entry_head,
-    entry_tail,
-    number,
-    number_text,
-)
-from relay.store.redis_link import Argument, Reply, Script, ServerLink, check_server
+from relay.store.redis_connection import Reply
+from relay.store.redis_events import INLINE_BYTES, KINDS, Events, deletion, number, number_text
+from relay.store.redis_link import ServerLink, check_server
+from relay.store.redis_script import Script, packed
 from relay.store.redis_sessions import Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
 
@@ -76,6 +69,11 @@ _TOUCH = Script("touch")
 _DELETE = Script("delete")
 _COLLECT = Script("collect")
 _CHECK = Script("check")
+
+_PROMPT_HEAD = _ADD_PROMPT.head(5, 13)
+_RESPONSE_HEAD = _ADD_RESPONSE.head(5, 13)
+_KEEP = b"%b%b%b" + 5 * b"$%d\r\n%b\r\n" + b"%b"
+"""A call of one of the two: its head, keys and session, what never changes, five arguments, and two that differ."""
 
 _OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
 
@@ -108,6 +106,9 @@ class RedisStore(RedisCommons):
         self._new_epoch = new_epoch
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
+        self._most_pending = packed(limits.max_pending_per_session)
+        self._no_epoch = packed(b"") + self._most_pending
+        self._bounds: bytes
         self._events: Events
         self._list: SessionList
 
@@ -118,6 +119,8 @@ class RedisStore(RedisCommons):
         self._list = SessionList(self._link, f"{self._prefix}:sessions".encode())
         # Announcements know no databases: those of another one would be heard on the same channel.
         channel = f"{self._prefix}:events" + (f":{self._address.db}" if self._address.db else "")
+        waits = int(self._wait_replicas > 0)
+        self._bounds = packed(self._max_messages, self._max_bytes, channel, INLINE_BYTES, waits)
         self._events = Events(self._link, channel, listener, self._fetch, probe_seconds=self._probe_seconds)
         try:
             await self._events.start(OPEN_SECONDS)
@@ -141,18 +144,19 @@ class RedisStore(RedisCommons):
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
         """See `Store`. Sessions created at the very same moment may pass the bound of sessions together."""
-        most_pending = self._limits.max_pending_per_session
-        answer = await self._keep(_ADD_PROMPT, entry, b"", most_pending)
+        answer = await self._keep(_ADD_PROMPT, _PROMPT_HEAD, entry, self._no_epoch)
         if answer == b"new":
             if await self._list.count() >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
-            answer = await self._keep(_ADD_PROMPT, entry, self._new_epoch(), most_pending)
+            more = packed(self._new_epoch()) + self._most_pending
+            answer = await self._keep(_ADD_PROMPT, _PROMPT_HEAD, entry, more)
         if answer == b"too many pending":
             raise self._limits.too_many_pending()
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:
-        answer = await self._keep(_ADD_RESPONSE, entry, entry.client_msg_id, entry.fingerprint)
+        more = packed(entry.client_msg_id, entry.fingerprint)
+        answer = await self._keep(_ADD_RESPONSE, _RESPONSE_HEAD, entry, more)
         if answer == b"no session":
             raise SessionNotFound
         if answer == b"no prompt":
@@ -210,10 +214,10 @@ class RedisStore(RedisCommons):
 
     async def delete_session(self, session_id: str) -> None:
         keys = self._keys(session_id)
-        tag = self._events.new_tag()
-        reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, keys.session))
-        life = _found(reply)
-        self._events.session_deleted(tag, session_id)
+        with self._saying(session_id) as tag:
+            reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, keys.session))
+            life = _found(reply)
+            self._events.deleted(tag)
         with suppress(StoreUnavailable):  # it is gone; its name is dropped by whoever meets it
             await self._list.remove([Name(life, session_id)])
 
@@ -226,34 +230,51 @@ class RedisStore(RedisCommons):
 
     # How the above is done
 
-    async def _keep(self, script: Script, entry: NewEntry, *more: Argument) -> bytes:
+    async def _keep(self, script: Script, head: bytes, entry: NewEntry, more: bytes) -> bytes:
+        events = self._events
         keys = self._keys(entry.session_id)
-        tag = self._events.new_tag()
-        inline = len(entry.data) <= INLINE_BYTES
-        answer, unregistered, *place = await self._link.run(
-            script,
-            keys.all,
-            entry.message_id,
-            number_text(entry.ts),
-            entry.data,
-            entry.now_ms,
-            self._max_messages,
-            self._max_bytes,
-            self._events.channel,
-            entry_head(tag),
-            entry_tail(keys.session, entry.kind, entry.ts, inline=inline),
-            int(inline),
-            int(self._wait_replicas > 0),
-            *more,
+        tag = events.say(entry)
+        message_id, ts, data = entry.message_id.encode(), number_text(entry.ts), entry.data
+        now_ms = b"%d" % entry.now_ms
+        call = _KEEP % (
+            head,
+            keys.packed,
+            self._bounds,
+            len(message_id),
+            message_id,
+            len(ts),
+            ts,
+            len(data),
+            data,
+            len(now_ms),
+            now_ms,
+            len(tag),
+            tag,
+            more,
         )
+        try:
+            answer, unregistered, *place = await self._link.send(keys.meta, call, script)
+        except BaseException:
+            events.unsaid(tag)
+            raise
         if place:
             epoch, seq = place
-            kept = Entry(seq, entry.kind, entry.ts, entry.data)
-            self._events.entry_added(tag, entry.session_id, epoch.decode(), kept)
+            events.kept(tag, epoch.decode(), seq)
+        else:
+            events.unsaid(tag)
         if unregistered:
             with suppress(StoreUnavailable):  # the message is kept; the next one will find this still to be done
                 await self._list.add(Name(unregistered, entry.session_id), keys.meta)
         return bytes(answer)
+
+    @contextmanager
+    def _saying(self, session_id: str) -> Iterator[bytes]:
+        """The tag for the announcement that a session is gone, if that is what happens."""
+        tag = self._events.say(session_id)
+        try:
+            yield tag
+        finally:
+            self._events.unsaid(tag)
 
     def _session(self, session_id: str) -> Awaitable[Reply]:
         keys = self._keys(session_id)
@@ -261,11 +282,11 @@ class RedisStore(RedisCommons):
 
     async def _collect(self, name: Name, idle_since_ms: int) -> bytes:
         keys = self._keys(name.session_id)
-        tag = self._events.new_tag()
-        announcement = deletion(tag, keys.session)
-        reply = await self._link.run(_COLLECT, keys.all, self._events.channel, announcement, name.life, idle_since_ms)
-        if reply == b"deleted":
-            self._events.session_deleted(tag, name.session_id)
+        with self._saying(name.session_id) as tag:
+            more = (self._events.channel, deletion(tag, keys.session), name.life, idle_since_ms)
+            reply = await self._link.run(_COLLECT, keys.all, *more)
+            if reply == b"deleted":
+                self._events.deleted(tag)
         return bytes(reply)
 
     async def _fetch(self, session_id: str, seq: int) -> tuple[str, Entry] | None:

@@ -15,9 +15,14 @@ from collections.abc import Mapping
 
 from relay.store.base import Grant, Place, Seat
 from relay.store.local import EPSILON
+from relay.store.redis_connection import Reply
 from relay.store.redis_events import number_text
-from relay.store.redis_link import Argument, Link, Reply, Script
+from relay.store.redis_link import Link
+from relay.store.redis_script import Argument, Script
 from relay.store.redis_sessions import Keys, in_turn
+
+MAX_KNOWN = 2_000
+"""Sessions whose keys are at hand. An id may be long, and is in each of them."""
 
 MAX_DOUBTFUL = 100_000
 """Places remembered as wrongly counted, perhaps, while Redis is away. Of more than that, time will tell."""
@@ -42,6 +47,7 @@ class RedisCommons:
         self._prefix = prefix
         self._instance = secrets.token_hex(8)
         self._seat_ms = math.ceil(seat_seconds * 1000)
+        self._known: dict[str, Keys] = {}
         self._held: dict[Place, int] = {}
         self._doubtful: set[Place] = set()
 
@@ -89,7 +95,12 @@ class RedisCommons:
     # How the above is done
 
     def _keys(self, session_id: str) -> Keys:
-        return Keys(self._prefix, session_id)
+        keys = self._known.get(session_id)
+        if keys is None:
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            keys = self._known[session_id] = Keys(self._prefix, session_id)
+        return keys
 
     def _ticket(self, ticket: str) -> bytes:
         return f"{self._prefix}:ticket:{ticket}".encode()

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
-from relay.store.redis_link import Link, Script
+from relay.store.redis_link import Link
+from relay.store.redis_script import Script, packed
 
 AT_A_TIME = 500
 """Sessions dealt with together when there are many; other calls get their turn in between."""
@@ -27,7 +28,7 @@ T = TypeVar("T")
 class Keys:
     """The keys of one session."""
 
-    __slots__ = ("all", "log", "meta", "pending", "seats", "session", "times")
+    __slots__ = ("all", "log", "meta", "packed", "pending", "seats", "session", "times")
 
     def __init__(self, prefix: str, session_id: str) -> None:
         # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
@@ -41,6 +42,8 @@ class Keys:
         # Not among all of them: clients and polls may wait for a session that is not there, or no longer.
         self.seats = base + b"seats"
         self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
+        # All of them and the first argument for those scripts that keep something, which are called most often.
+        self.packed = packed(*self.all, b"%d %b" % (len(self.session), self.session))
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):
