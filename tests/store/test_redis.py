@@ -116,6 +116,21 @@ async def test_calls_gather_while_every_connection_is_busy(server: RedisServer, 
     assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
 
 
+async def test_what_only_looks_goes_round_a_connection_that_is_held_up(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await connect()
+    await store.add_prompt(a_prompt("p1"))
+    monkeypatch.setattr(redis_node, "HELD_UP_SECONDS", -1.0)
+    server.ask("CLIENT PAUSE", 200)
+    polls = []
+    for _ in range(100):
+        polls.append(asyncio.create_task(store.pending("s1")))
+        await asyncio.sleep(0)
+    assert {len(prompts) for prompts in await asyncio.gather(*polls)} == {1}
+    assert 3 < len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
+
+
 async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisServer, connect: Connect) -> None:
     store = await connect()
     sessions = [f"session-{n}" for n in range(200)]
@@ -189,12 +204,40 @@ async def test_entries_kept_at_the_same_time_are_announced_in_their_order(connec
 
     async def post(store: RedisStore, name: str) -> None:
         for n in range(40):
-            await store.add_response(a_response(f"{name}-{n}", to="p", text="x" * 300))
+            size = 300 if n % 8 else INLINE_BYTES  # which is read from the log by whoever did not keep it
+            await store.add_response(a_response(f"{name}-{n}", to="p", text="x" * size))
 
     await asyncio.gather(*(post(store, f"{place}-{n}") for place, store in enumerate((one, other)) for n in range(16)))
     await until(lambda: len(here.heard) == len(there.heard) == 1 + 2 * 16 * 40)
     for listening in (here, there):
         assert [seq for _, _, seq in listening.heard] == list(range(1, 1 + 1 + 2 * 16 * 40))
+
+
+@pytest.mark.parametrize("size", [300, INLINE_BYTES])
+async def test_an_entry_whose_reply_nobody_waits_for_is_announced_once(connect: Connect, size: int) -> None:
+    here, there = Listening(), Listening()
+    one, _ = await connect(here), await connect(there)
+    await one.add_prompt(a_prompt("p0"))
+    for n in range(1, 21):
+        posting = asyncio.create_task(one.add_prompt(a_prompt(f"p{n}", prompt="x" * size)))
+        for _ in range(n % 4):
+            await asyncio.sleep(0)
+        posting.cancel()
+    await one.add_prompt(a_prompt("p21"))
+    head = await one.head("s1")
+    assert head is not None
+    await until(lambda: len(here.heard) == len(there.heard) == head.seq)
+    assert [seq for _, _, seq in here.heard] == [seq for _, _, seq in there.heard] == list(range(1, head.seq + 1))
+
+
+async def test_nothing_is_remembered_of_what_was_not_kept(connect: Connect) -> None:
+    store = await connect()
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_prompt(a_prompt("p1"))
+    await store.collect_idle(0, keep=())
+    await store.delete_session("s1")
+    await until(lambda: not store._events._said)
+    assert not store._events._reached
 
 
 class Holding(Listening):

@@ -21,6 +21,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Any
 
 from relay.errors import (
@@ -58,9 +59,9 @@ OPEN_SECONDS = 5.0
 _BEYOND = 2**63
 """A seq that no log reaches; Redis understands no larger one than twice that."""
 
-_ADD_PROMPT = Script("add_prompt", "keep")
-_ADD_RESPONSE = Script("add_response", "keep")
-_PENDING = Script("pending", writes=False)
+_ADD_PROMPT = Script("add_prompt", "keep", keys=5, args=13)
+_ADD_RESPONSE = Script("add_response", "keep", keys=5, args=13)
+_PENDING = Script("pending", writes=False, keys=2)
 _READ = Script("read", writes=False)
 _RENEW_EPOCH = Script("renew_epoch")
 _HISTORY = Script("history", writes=False)
@@ -70,10 +71,10 @@ _DELETE = Script("delete")
 _COLLECT = Script("collect")
 _CHECK = Script("check")
 
-_PROMPT_HEAD = _ADD_PROMPT.head(5, 13)
-_RESPONSE_HEAD = _ADD_RESPONSE.head(5, 13)
 _KEEP = b"%b%b%b" + 5 * b"$%d\r\n%b\r\n" + b"%b"
 """A call of one of the two: its head, keys and session, what never changes, five arguments, and two that differ."""
+
+_by_seq = attrgetter("seq")
 
 _OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
 
@@ -133,6 +134,7 @@ class RedisStore(RedisCommons):
             raise
 
     async def close(self) -> None:
+        await self._give_back()
         await self._events.stop()
         await self._link.close()
 
@@ -144,19 +146,19 @@ class RedisStore(RedisCommons):
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
         """See `Store`. Sessions created at the very same moment may pass the bound of sessions together."""
-        answer = await self._keep(_ADD_PROMPT, _PROMPT_HEAD, entry, self._no_epoch)
+        answer = await self._keep(_ADD_PROMPT, entry, self._no_epoch)
         if answer == b"new":
             if await self._list.count() >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
             more = packed(self._new_epoch()) + self._most_pending
-            answer = await self._keep(_ADD_PROMPT, _PROMPT_HEAD, entry, more)
+            answer = await self._keep(_ADD_PROMPT, entry, more)
         if answer == b"too many pending":
             raise self._limits.too_many_pending()
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:
         more = packed(entry.client_msg_id, entry.fingerprint)
-        answer = await self._keep(_ADD_RESPONSE, _RESPONSE_HEAD, entry, more)
+        answer = await self._keep(_ADD_RESPONSE, entry, more)
         if answer == b"no session":
             raise SessionNotFound
         if answer == b"no prompt":
@@ -165,8 +167,8 @@ class RedisStore(RedisCommons):
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
         keys = self._keys(session_id)
-        prompts = _found(await self._link.run(_PENDING, (keys.meta, keys.pending)))
-        return sorted((_pending_entry(prompt) for prompt in prompts), key=lambda entry: entry.seq)
+        prompts = _found(await self._link.send(keys.meta, _PENDING.head + keys.packed_pending, _PENDING))
+        return sorted([_pending_entry(prompt) for prompt in prompts], key=_by_seq) if prompts else prompts
 
     async def head(self, session_id: str) -> Position | None:
         meta = self._keys(session_id).meta
@@ -215,7 +217,7 @@ class RedisStore(RedisCommons):
     async def delete_session(self, session_id: str) -> None:
         keys = self._keys(session_id)
         with self._saying(session_id) as tag:
-            reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, keys.session))
+            reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, session_id))
             life = _found(reply)
             self._events.deleted(tag)
         with suppress(StoreUnavailable):  # it is gone; its name is dropped by whoever meets it
@@ -230,14 +232,14 @@ class RedisStore(RedisCommons):
 
     # How the above is done
 
-    async def _keep(self, script: Script, head: bytes, entry: NewEntry, more: bytes) -> bytes:
+    async def _keep(self, script: Script, entry: NewEntry, more: bytes) -> bytes:
         events = self._events
         keys = self._keys(entry.session_id)
         tag = events.say(entry)
         message_id, ts, data = entry.message_id.encode(), number_text(entry.ts), entry.data
         now_ms = b"%d" % entry.now_ms
         call = _KEEP % (
-            head,
+            script.head,
             keys.packed,
             self._bounds,
             len(message_id),
@@ -283,7 +285,7 @@ class RedisStore(RedisCommons):
     async def _collect(self, name: Name, idle_since_ms: int) -> bytes:
         keys = self._keys(name.session_id)
         with self._saying(name.session_id) as tag:
-            more = (self._events.channel, deletion(tag, keys.session), name.life, idle_since_ms)
+            more = (self._events.channel, deletion(tag, name.session_id), name.life, idle_since_ms)
             reply = await self._link.run(_COLLECT, keys.all, *more)
             if reply == b"deleted":
                 self._events.deleted(tag)

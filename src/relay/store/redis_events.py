@@ -241,9 +241,9 @@ class Events:
         connection.resume()
 
 
-def deletion(tag: bytes, session_id: bytes) -> bytes:
+def deletion(tag: bytes, session_id: str) -> bytes:
     """The announcement that a session is gone."""
-    return b"deleted %s %s" % (tag, session_id)
+    return b"deleted %b %b" % (tag, session_id.encode())
 
 
 def number_text(value: Number) -> bytes:

@@ -21,23 +21,23 @@ _pack_command = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_comma
 
 
 class Script:
-    """A file of store/lua; `parts` are files that come before it and are shared with other scripts."""
+    """A file of store/lua; `parts` are files that come before it and are shared with other scripts.
 
-    def __init__(self, name: str, *parts: str, writes: bool = True) -> None:
+    `head` is how a call with so many keys and arguments begins: `packed` ones make it whole.
+    """
+
+    def __init__(self, name: str, *parts: str, writes: bool = True, keys: int = 0, args: int = 0) -> None:
         folder = resources.files("relay.store") / "lua"
         self.name = name
         self.writes = writes
         """Whether replicas may have to confirm it."""
         self.source = "\n".join((folder / f"{part}.lua").read_text() for part in (*parts, name)).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        self.head = b"*%d\r\n%b" % (3 + keys + args, packed(b"EVALSHA", self.sha, keys))
 
     def call(self, keys: Sequence[bytes], *args: Argument) -> bytes:
         """A call of the script by its hash."""
         return command(b"EVALSHA", self.sha, len(keys), *keys, *args)
-
-    def head(self, keys: int, args: int) -> bytes:
-        """How such a call begins; `packed` keys and arguments, so many of them, make it whole."""
-        return b"*%d\r\n%b" % (3 + keys + args, packed(b"EVALSHA", self.sha, keys))
 
     def with_source(self, call: bytes) -> bytes | None:
         """The same call with the script itself, for a server that does not know it; None if that is what it was."""
