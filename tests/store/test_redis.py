@@ -603,6 +603,18 @@ async def test_a_wrong_password_is_told_when_starting(server: RedisServer, monke
     assert "AUTH" in str(refused.value)
 
 
+@pytest.mark.parametrize("login", [":secret", "agent:word"])
+async def test_every_connection_logs_in(server: RedisServer, connect: Connect, login: str) -> None:
+    server.ask("ACL SETUSER", "agent", "on", ">word", "~*", "&*", "+@all")
+    server.ask("CONFIG SET", "requirepass", "secret")
+    store = await connect(url=f"redis://{login}@127.0.0.1:{server.port}/1")
+    await store.add_prompt(a_prompt("p1"))
+    assert len(await store.pending("s1")) == 1
+    clients = [client for client in server.ask("CLIENT LIST") if client["name"] == "relay"]
+    assert len(clients) == 3  # one that writes, one that looks, one that hears
+    assert {(client["user"], client["db"]) for client in clients} == {(login.partition(":")[0] or "default", "1")}
+
+
 async def test_a_server_that_may_drop_messages_is_refused(server: RedisServer) -> None:
     server.ask("CONFIG SET", "maxmemory-policy", "allkeys-lru")
     store = RedisStore(server.url, GENEROUS)

@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
     def resume(self) -> None:
         """Go on with what has come meanwhile."""
         self._paused = False
-        if not self._closed:
+        if not self._closed and not self._transport.is_closing():
             self._transport.resume_reading()
             self._hand_over()
 
@@ -122,7 +122,10 @@ class Connection(asyncio.Protocol):
 
 async def connect(address: RedisAddress, host: str, port: int) -> Connection:
     """A connection to one server, logged in. Raises whatever prevents it, after CONNECT_SECONDS at the latest."""
-    return await asyncio.wait_for(_connect(address, host, port), CONNECT_SECONDS)
+    try:
+        return await asyncio.wait_for(_connect(address, host, port), CONNECT_SECONDS)
+    except asyncio.TimeoutError:
+        raise TimeoutError(f"no connection to {host}:{port} within {CONNECT_SECONDS:g} s") from None
 
 
 async def _connect(address: RedisAddress, host: str, port: int) -> Connection:

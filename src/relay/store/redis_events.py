@@ -14,6 +14,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from relay.errors import StoreUnavailable
 from relay.models import MessageType, Number
@@ -138,11 +139,12 @@ class Events:
             connection: Connection | None = None
             try:
                 connection = await self._link.connection()
-                pause = RETRY_SECONDS[0]
                 await self._hear(connection)
             except Exception as exc:  # whatever it was, a deaf instance is worse
                 self.last_error = exc.__cause__ or exc
             finally:
+                if self._proven.is_set():
+                    pause = RETRY_SECONDS[0]
                 self._proven.clear()
                 if connection is not None:
                     connection.close()
@@ -154,7 +156,7 @@ class Events:
         """Hear until that fails, and raise why."""
         loop = asyncio.get_running_loop()
         subscribed: asyncio.Future[None] = loop.create_future()
-        over: asyncio.Future[None] = loop.create_future()
+        over: asyncio.Future[Exception] = loop.create_future()
 
         def take(reply: Reply) -> None:
             if isinstance(reply, Exception):
@@ -168,19 +170,19 @@ class Events:
 
         def lost(reason: Exception) -> None:
             if not over.done():
-                over.set_exception(reason)
+                over.set_result(reason)
 
         connection.take, connection.lost = take, lost
         connection.write(command(b"SUBSCRIBE", self.channel))
         probing = loop.create_task(self._keep_probing(subscribed))
+        either: list[asyncio.Future[Any]] = [over, probing]
         try:
-            await asyncio.wait([over, probing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end(probing)
-            over.cancel()
-        for ended in (over, probing):
-            if not ended.cancelled():
-                ended.result()
+        if not probing.cancelled():
+            probing.result()
+        raise over.result()
 
     def _begin_anew(self) -> None:
         # Before the first announcement is understood: what comes now was kept after what the listener will read.
