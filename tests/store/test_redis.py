@@ -16,10 +16,11 @@ import pytest
 from redis.crc import key_slot
 
 from relay.errors import StartupError, StoreUnavailable
-from relay.store import redis_link, redis_node
+from relay.store import redis_connection, redis_lane, redis_link, redis_node
 from relay.store.base import Entry, Outcome, Position
 from relay.store.redis import RedisStore
 from relay.store.redis_events import INLINE_BYTES
+from relay.store.redis_url import parse_redis_url
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.store.redis_server import RedisServer, cluster, cluster_url, replica_of, replicated
 
@@ -121,7 +122,7 @@ async def test_what_only_looks_goes_round_a_connection_that_is_held_up(
 ) -> None:
     store = await connect()
     await store.add_prompt(a_prompt("p1"))
-    monkeypatch.setattr(redis_node, "HELD_UP_SECONDS", -1.0)
+    monkeypatch.setattr(redis_lane, "HELD_UP_SECONDS", -1.0)
     server.ask("CLIENT PAUSE", 200)
     polls = []
     for _ in range(100):
@@ -155,10 +156,19 @@ async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisS
     assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
 
 
+async def test_a_connection_that_is_lost_already_is_not_used(server: RedisServer) -> None:
+    connection = await redis_connection.connect(parse_redis_url(server.url), "127.0.0.1", server.port)
+    assert await connection.ask(b"PING") == b"PONG"
+    server.ask("CLIENT KILL", "TYPE", "normal")
+    await connection.wait_closed()
+    with pytest.raises(ConnectionError):
+        connection.hand_over_to(lambda _: None, lambda _: None)
+
+
 async def test_a_call_that_gets_no_reply_fails_in_time_and_the_next_one_works(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_node, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(redis_lane, "CALL_SECONDS", 0.5)
     store = await connect()
     await store.add_prompt(a_prompt("p1"))
     server.process.send_signal(signal.SIGSTOP)

@@ -15,8 +15,9 @@ from redis.exceptions import AskError, MovedError, ResponseError
 
 from relay.errors import StoreUnavailable
 from relay.store.redis_connection import Connection, Reply, connect
+from relay.store.redis_lane import Call, end
 from relay.store.redis_link import Link
-from relay.store.redis_node import Call, Node, end
+from relay.store.redis_node import Node
 from relay.store.redis_script import command
 from relay.store.redis_url import RedisAddress
 

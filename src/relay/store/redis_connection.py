@@ -1,6 +1,6 @@
 """One connection to a Redis: who it is for, how it begins, and replies handed over as they arrive.
 
-No task reads it: the loop hands over what has come, hiredis takes it apart, and each reply goes to `take` at once.
+No task reads it: the loop hands over what has come, hiredis takes it apart, and each reply goes to its taker at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ CONNECT_SECONDS = 2.0
 
 Reply = Any
 
+_LOST = "Redis has closed the connection"
+
 _REFUSALS: dict[str, type[ResponseError]] = {
     "ASK": AskError,
     "MOVED": MovedError,
@@ -31,15 +33,11 @@ _REFUSALS: dict[str, type[ResponseError]] = {
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is ready; see `connect`.
-
-    `take` is called with each reply, a refusal as a ResponseError; `lost` once, with the reason, unless it was closed
-    by `close`. Until somebody has set them they serve `ask`.
-    """
+    """A connection that is ready; see `connect`."""
 
     def __init__(self) -> None:
-        self.take: Callable[[Reply], None] = self._take_answer
-        self.lost: Callable[[Exception], None] = self._lose_answer
+        self._take: Callable[[Reply], None] = self._take_answer
+        self._lost: Callable[[Exception], None] = self._take_answer
         self._reader = hiredis.Reader(replyError=_refusal)
         self._gone = asyncio.get_running_loop().create_future()
         self._answer: asyncio.Future[Reply] | None = None
@@ -47,12 +45,21 @@ class Connection(asyncio.Protocol):
         self._closed = False
         self._transport: asyncio.Transport
 
+    def hand_over_to(self, take: Callable[[Reply], None], lost: Callable[[Exception], None]) -> None:
+        """Call `take` with each reply, a refusal as a ResponseError, and `lost` once, unless it is closed by `close`.
+
+        Raises ConnectionError if it is lost already.
+        """
+        if self._closed:
+            raise ConnectionError(_LOST)
+        self._take, self._lost = take, lost
+
     def write(self, data: bytes) -> None:
         """Send a command, or several."""
         self._transport.write(data)
 
     async def ask(self, *parts: Argument) -> Reply:
-        """Send a command and wait for its reply. Raises it if it is a refusal."""
+        """Before it is handed over: send a command and wait for its reply. Raises it if it is a refusal."""
         self._answer = asyncio.get_running_loop().create_future()
         self.write(command(*parts))
         return await self._answer
@@ -74,6 +81,11 @@ class Connection(asyncio.Protocol):
         self._closed = True
         self._transport.abort()
 
+    def fail(self, reason: Exception) -> None:
+        """Close it, as lost."""
+        self.close()
+        self._lost(reason)
+
     async def wait_closed(self) -> None:
         """Return when nothing is left of it."""
         await self._gone
@@ -93,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._gone.set_result(None)
         if not self._closed:
             self._closed = True
-            self.lost(exc or ConnectionError("Redis has closed the connection"))
+            self._lost(exc or ConnectionError(_LOST))
 
     # How the above is done
 
@@ -101,12 +113,11 @@ class Connection(asyncio.Protocol):
         try:
             # In RESP2, which is what we speak, no reply is False: it means that there is none yet.
             while not self._paused and (reply := self._reader.gets()) is not False:
-                self.take(reply)
+                self._take(reply)
                 if self._closed:
                     return
         except Exception as exc:  # whatever it was, nobody may be left waiting
-            self.close()
-            self.lost(exc)
+            self.fail(exc)
 
     def _take_answer(self, reply: Reply) -> None:
         if self._answer is None or self._answer.done():
@@ -115,9 +126,6 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(reply)
         else:
             self._answer.set_result(reply)
-
-    def _lose_answer(self, exc: Exception) -> None:
-        self._take_answer(exc)
 
 
 async def connect(address: RedisAddress, host: str, port: int) -> Connection:

@@ -20,8 +20,8 @@ from relay.errors import StoreUnavailable
 from relay.models import MessageType, Number
 from relay.store.base import Entry, Listener, NewEntry
 from relay.store.redis_connection import CONNECT_SECONDS, Connection, Reply
+from relay.store.redis_lane import end
 from relay.store.redis_link import Link
-from relay.store.redis_node import end
 from relay.store.redis_script import command
 
 INLINE_BYTES = 16 * 1024
@@ -172,7 +172,7 @@ class Events:
             if not over.done():
                 over.set_result(reason)
 
-        connection.take, connection.lost = take, lost
+        connection.hand_over_to(take, lost)
         connection.write(command(b"SUBSCRIBE", self.channel))
         probing = loop.create_task(self._keep_probing(subscribed))
         either: list[asyncio.Future[Any]] = [over, probing]
@@ -235,8 +235,7 @@ class Events:
         try:
             found = await self._fetch(session_id, seq)
         except StoreUnavailable as exc:
-            connection.close()
-            connection.lost(exc)
+            connection.fail(exc)
             return
         if found:
             self._tell(session_id, *found)

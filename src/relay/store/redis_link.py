@@ -11,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from relay.errors import StartupError
 from relay.store.redis_connection import CONNECT_SECONDS, Connection, Reply, connect
-from relay.store.redis_node import Call, Node
+from relay.store.redis_lane import Call
+from relay.store.redis_node import Node
 from relay.store.redis_script import Argument, Script, command
 from relay.store.redis_url import RedisAddress, Topology
 
