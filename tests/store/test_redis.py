@@ -16,10 +16,11 @@ import pytest
 from redis.crc import key_slot
 
 from relay.errors import StartupError, StoreUnavailable
-from relay.store import redis_link
+from relay.store import redis_connection, redis_lane, redis_link, redis_node
 from relay.store.base import Entry, Outcome, Position
 from relay.store.redis import RedisStore
 from relay.store.redis_events import INLINE_BYTES
+from relay.store.redis_url import parse_redis_url
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.store.redis_server import RedisServer, cluster, cluster_url, replica_of, replicated
 
@@ -113,7 +114,22 @@ async def test_calls_gather_while_every_connection_is_busy(server: RedisServer, 
         await asyncio.sleep(0)
         polls += [asyncio.create_task(store.head("s1")) for _ in range(50)]
     assert {head.seq for head in await asyncio.gather(*polls)} == {1}
-    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_link.MAX_CONNECTIONS + 1
+    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
+
+
+async def test_what_only_looks_goes_round_a_connection_that_is_held_up(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await connect()
+    await store.add_prompt(a_prompt("p1"))
+    monkeypatch.setattr(redis_lane, "HELD_UP_SECONDS", -1.0)
+    server.ask("CLIENT PAUSE", 200)
+    polls = []
+    for _ in range(100):
+        polls.append(asyncio.create_task(store.pending("s1")))
+        await asyncio.sleep(0)
+    assert {len(prompts) for prompts in await asyncio.gather(*polls)} == {1}
+    assert 3 < len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
 
 
 async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisServer, connect: Connect) -> None:
@@ -137,24 +153,30 @@ async def test_a_cancelled_call_never_leaves_its_reply_to_another(server: RedisS
     assert sum(isinstance(result, asyncio.CancelledError) for result in results) > 500
     assert [result for result in results if result and not isinstance(result, asyncio.CancelledError)] == []
     await asyncio.gather(*(poll(session_id) for session_id in sessions))
-    pool = store._link.node_of(b"").pool
-    assert not pool._in_use_connections
-    assert len(pool._available_connections) <= redis_link.MAX_CONNECTIONS
+    assert len(server.ask("CLIENT LIST", "TYPE", "normal")) <= redis_node.MAX_CONNECTIONS + 1
+
+
+async def test_a_connection_that_is_lost_already_is_not_used(server: RedisServer) -> None:
+    connection = await redis_connection.connect(parse_redis_url(server.url), "127.0.0.1", server.port)
+    assert await connection.ask(b"PING") == b"PONG"
+    server.ask("CLIENT KILL", "TYPE", "normal")
+    await connection.wait_closed()
+    with pytest.raises(ConnectionError):
+        connection.hand_over_to(lambda _: None, lambda _: None)
 
 
 async def test_a_call_that_gets_no_reply_fails_in_time_and_the_next_one_works(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_lane, "CALL_SECONDS", 0.5)
     store = await connect()
     await store.add_prompt(a_prompt("p1"))
-    monkeypatch.setattr(redis_link, "CALL_SECONDS", 0.1)
     server.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(StoreUnavailable):
             await store.pending("s1")
     finally:
         server.process.send_signal(signal.SIGCONT)
-    monkeypatch.undo()
     assert len(await store.pending("s1")) == 1
 
 
@@ -162,7 +184,7 @@ async def test_calls_that_wait_are_bounded(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await connect()
-    monkeypatch.setattr(redis_link, "MAX_QUEUED", 10)
+    monkeypatch.setattr(redis_node, "MAX_QUEUED", 10)
     results = await asyncio.gather(*(store.head("s1") for _ in range(11)), return_exceptions=True)
     assert [isinstance(result, StoreUnavailable) for result in results] == [False] * 10 + [True]
     assert await store.head("s1") is None
@@ -182,6 +204,50 @@ async def test_two_instances_hear_of_each_other(connect: Connect) -> None:
     assert [seq for _, _, seq in here.heard] == [1, 2]
     assert here.deleted == there.deleted == ["s1"]
     assert (here.lost, there.lost) == (0, 0)
+
+
+async def test_entries_kept_at_the_same_time_are_announced_in_their_order(connect: Connect) -> None:
+    """Out of order, every client of the session would have to go back to the log."""
+    here, there = Listening(), Listening()
+    one, other = await connect(here), await connect(there)
+    await one.add_prompt(a_prompt("p"))
+
+    async def post(store: RedisStore, name: str) -> None:
+        for n in range(40):
+            size = 300 if n % 8 else INLINE_BYTES  # which is read from the log by whoever did not keep it
+            await store.add_response(a_response(f"{name}-{n}", to="p", text="x" * size))
+
+    await asyncio.gather(*(post(store, f"{place}-{n}") for place, store in enumerate((one, other)) for n in range(16)))
+    await until(lambda: len(here.heard) == len(there.heard) == 1 + 2 * 16 * 40)
+    for listening in (here, there):
+        assert [seq for _, _, seq in listening.heard] == list(range(1, 1 + 1 + 2 * 16 * 40))
+
+
+@pytest.mark.parametrize("size", [300, INLINE_BYTES])
+async def test_an_entry_whose_reply_nobody_waits_for_is_announced_once(connect: Connect, size: int) -> None:
+    here, there = Listening(), Listening()
+    one, _ = await connect(here), await connect(there)
+    await one.add_prompt(a_prompt("p0"))
+    for n in range(1, 21):
+        posting = asyncio.create_task(one.add_prompt(a_prompt(f"p{n}", prompt="x" * size)))
+        for _ in range(n % 4):
+            await asyncio.sleep(0)
+        posting.cancel()
+    await one.add_prompt(a_prompt("p21"))
+    head = await one.head("s1")
+    assert head is not None
+    await until(lambda: len(here.heard) == len(there.heard) == head.seq)
+    assert [seq for _, _, seq in here.heard] == [seq for _, _, seq in there.heard] == list(range(1, head.seq + 1))
+
+
+async def test_nothing_is_remembered_of_what_was_not_kept(connect: Connect) -> None:
+    store = await connect()
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_prompt(a_prompt("p1"))
+    await store.collect_idle(0, keep=())
+    await store.delete_session("s1")
+    await until(lambda: not store._events._said)
+    assert not store._events._reached
 
 
 class Holding(Listening):
@@ -271,10 +337,7 @@ async def test_a_connection_that_delivers_nothing_is_found_out(
     events = other._events
     understand = events._understand
 
-    async def ignore(message: bytes) -> None:
-        return
-
-    monkeypatch.setattr(events, "_understand", ignore)
+    monkeypatch.setattr(events, "_understand", lambda *_: None)
     await until(lambda: not events.hears)
     with pytest.raises(StoreUnavailable):
         await other.check()
@@ -548,6 +611,18 @@ async def test_a_wrong_password_is_told_when_starting(server: RedisServer, monke
         await RedisStore(f"redis://:secret@127.0.0.1:{server.port}", GENEROUS).open(Listening())
     assert "secret" not in str(refused.value)
     assert "AUTH" in str(refused.value)
+
+
+@pytest.mark.parametrize("login", [":secret", "agent:word"])
+async def test_every_connection_logs_in(server: RedisServer, connect: Connect, login: str) -> None:
+    server.ask("ACL SETUSER", "agent", "on", ">word", "~*", "&*", "+@all")
+    server.ask("CONFIG SET", "requirepass", "secret")
+    store = await connect(url=f"redis://{login}@127.0.0.1:{server.port}/1")
+    await store.add_prompt(a_prompt("p1"))
+    assert len(await store.pending("s1")) == 1
+    clients = [client for client in server.ask("CLIENT LIST") if client["name"] == "relay"]
+    assert len(clients) == 3  # one that writes, one that looks, one that hears
+    assert {(client["user"], client["db"]) for client in clients} == {(login.partition(":")[0] or "default", "1")}
 
 
 async def test_a_server_that_may_drop_messages_is_refused(server: RedisServer) -> None:

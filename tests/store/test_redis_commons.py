@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from relay.errors import StoreUnavailable
-from relay.store import redis_commons
+from relay.store import redis_seats
 from relay.store.base import SEAT_SECONDS, Seat
 from relay.store.redis import RedisStore
 from tests.factories import GENEROUS, Listening, a_prompt
@@ -130,6 +130,7 @@ async def test_places_that_are_named_again_stay_taken(connect: Connect, server: 
 
 async def test_everything_goes_by_itself(connect: Connect, server: RedisServer) -> None:
     store = await connect()
+    await store.take_seat("s1", CLIENT, 1)
     await store.leave_seat("s1", CLIENT)
     await store.hold_seats({("s2", CLIENT): 2})
     await store.take_seat("s3", POLL, 2)
@@ -212,8 +213,87 @@ async def test_a_place_whose_taker_has_gone_meanwhile_is_free_again(connect: Con
     assert await other.take_seat("s1", CLIENT, 1)
 
 
+# Places to spare
+
+
+def scripts_run(server: RedisServer) -> int:
+    return int(server.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@pytest.fixture
+def for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is given back by itself."""
+    monkeypatch.setattr(redis_seats, "SPARE_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_a_place_that_was_just_left_is_taken_again_without_asking(connect: Connect, server: RedisServer) -> None:
+    one, other = await connect(), await connect()
+    assert await one.take_seat("s1", POLL, 64)
+    before = scripts_run(server)
+    for _ in range(10):
+        await one.leave_seat("s1", POLL)
+        assert await one.take_seat("s1", POLL, 64)
+    assert scripts_run(server) == before
+    assert await one.take_seat("s1", POLL, 64)
+    assert scripts_run(server) == before + 1
+    assert all([await other.take_seat("s1", POLL, 64) for _ in range(62)])
+
+
+async def test_whoever_finds_no_place_gets_one_that_another_had_to_spare(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    for _ in range(2):
+        assert await one.take_seat("s1", CLIENT, 8)
+    for _ in range(2):
+        await one.leave_seat("s1", CLIENT)
+    assert await free(other, 8) == 8
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_where_places_are_few_none_is_kept_to_spare(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    assert await one.take_seat("s1", CLIENT, 3)
+    await one.leave_seat("s1", CLIENT)
+    assert await free(other, 3) == 3
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_an_instance_that_stops_leaves_nothing_to_spare(connect: Connect, server: RedisServer) -> None:
+    one, other = await connect(), await connect()
+    for session_id in ("s1", "s2"):
+        await one.take_seat(session_id, CLIENT, 4)
+        await one.leave_seat(session_id, CLIENT)
+    await one.close()
+    assert await free(other, 4) == 4
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_what_could_not_be_given_back_is_with_the_next_round(connect: Connect, server: RedisServer) -> None:
+    one, other = await connect(), await connect()
+    await one.take_seat("s1", CLIENT, 4)
+    await one.leave_seat("s1", CLIENT)
+    server.kill()
+    await one._give_back()
+    server.start()
+    await one.hold_seats({})
+    assert await free(other, 4) == 4
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_places_to_spare_are_named_like_the_others(connect: Connect, server: RedisServer) -> None:
+    one, other = await connect(), await connect()
+    for _ in range(2):
+        await one.take_seat("s1", CLIENT, 8)
+    await one.leave_seat("s1", CLIENT)
+    server.ask("FLUSHALL")
+    await one.hold_seats({("s1", CLIENT): 1})
+    assert await one.take_seat("s1", CLIENT, 8)  # which Redis must have counted
+    assert all([await other.take_seat("s1", CLIENT, 8) for _ in range(6)])
+    assert server.ask("HVALS", SEATS)[0].startswith(b"2 ")
+
+
 async def test_doubts_are_bounded(connect: Connect, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_commons, "MAX_DOUBTFUL", 10)
+    monkeypatch.setattr(redis_seats, "MAX_DOUBTFUL", 10)
     store = await connect()
     server.kill()
     calls = [store.take_seat(f"s{n}", CLIENT, 1) for n in range(100)]
@@ -277,10 +357,11 @@ async def test_a_ticket_of_one_instance_is_good_at_another_and_once(connect: Con
 
 async def test_without_redis_nothing_is_granted(connect: Connect, server: RedisServer) -> None:
     store = await connect()
+    await store.take_seat("s2", CLIENT, 1)
     server.kill()
     calls = [
         store.take_seat("s1", CLIENT, 1),
-        store.leave_seat("s1", CLIENT),
+        store.leave_seat("s2", CLIENT),
         store.hold_seats({("s1", CLIENT): 1}),
         store.take_tokens("b", 1, per_second=1, burst=1),
         store.keep_ticket("t", b"who", 1),

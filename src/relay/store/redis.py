@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Any
 
 from relay.errors import (
@@ -45,17 +46,10 @@ from relay.store.base import (
 )
 from relay.store.redis_cluster import ClusterLink
 from relay.store.redis_commons import RedisCommons
-from relay.store.redis_events import (
-    INLINE_BYTES,
-    KINDS,
-    Events,
-    deletion,
-    entry_head,
-    entry_tail,
-    number,
-    number_text,
-)
-from relay.store.redis_link import Argument, Reply, Script, ServerLink, check_server
+from relay.store.redis_connection import Reply
+from relay.store.redis_events import INLINE_BYTES, KINDS, Events, deletion, number, number_text
+from relay.store.redis_link import ServerLink, check_server
+from relay.store.redis_script import Script, packed
 from relay.store.redis_sessions import Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
 
@@ -65,9 +59,9 @@ OPEN_SECONDS = 5.0
 _BEYOND = 2**63
 """A seq that no log reaches; Redis understands no larger one than twice that."""
 
-_ADD_PROMPT = Script("add_prompt", "keep")
-_ADD_RESPONSE = Script("add_response", "keep")
-_PENDING = Script("pending", writes=False)
+_ADD_PROMPT = Script("add_prompt", "keep", keys=5, args=13)
+_ADD_RESPONSE = Script("add_response", "keep", keys=5, args=13)
+_PENDING = Script("pending", writes=False, keys=2)
 _READ = Script("read", writes=False)
 _RENEW_EPOCH = Script("renew_epoch")
 _HISTORY = Script("history", writes=False)
@@ -76,6 +70,11 @@ _TOUCH = Script("touch")
 _DELETE = Script("delete")
 _COLLECT = Script("collect")
 _CHECK = Script("check")
+
+_KEEP = b"%b%b%b" + 5 * b"$%d\r\n%b\r\n" + b"%b"
+"""A call of one of the two: its head, keys and session, what never changes, five arguments, and two that differ."""
+
+_by_seq = attrgetter("seq")
 
 _OUTCOMES = {b"kept": Outcome.KEPT, b"duplicate": Outcome.DUPLICATE, b"conflict": Outcome.CONFLICT}
 
@@ -108,6 +107,9 @@ class RedisStore(RedisCommons):
         self._new_epoch = new_epoch
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
+        self._most_pending = packed(limits.max_pending_per_session)
+        self._no_epoch = packed(b"") + self._most_pending
+        self._bounds: bytes
         self._events: Events
         self._list: SessionList
 
@@ -118,6 +120,8 @@ class RedisStore(RedisCommons):
         self._list = SessionList(self._link, f"{self._prefix}:sessions".encode())
         # Announcements know no databases: those of another one would be heard on the same channel.
         channel = f"{self._prefix}:events" + (f":{self._address.db}" if self._address.db else "")
+        waits = int(self._wait_replicas > 0)
+        self._bounds = packed(self._max_messages, self._max_bytes, channel, INLINE_BYTES, waits)
         self._events = Events(self._link, channel, listener, self._fetch, probe_seconds=self._probe_seconds)
         try:
             await self._events.start(OPEN_SECONDS)
@@ -130,6 +134,7 @@ class RedisStore(RedisCommons):
             raise
 
     async def close(self) -> None:
+        await self._give_back()
         await self._events.stop()
         await self._link.close()
 
@@ -141,18 +146,19 @@ class RedisStore(RedisCommons):
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
         """See `Store`. Sessions created at the very same moment may pass the bound of sessions together."""
-        most_pending = self._limits.max_pending_per_session
-        answer = await self._keep(_ADD_PROMPT, entry, b"", most_pending)
+        answer = await self._keep(_ADD_PROMPT, entry, self._no_epoch)
         if answer == b"new":
             if await self._list.count() >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
-            answer = await self._keep(_ADD_PROMPT, entry, self._new_epoch(), most_pending)
+            more = packed(self._new_epoch()) + self._most_pending
+            answer = await self._keep(_ADD_PROMPT, entry, more)
         if answer == b"too many pending":
             raise self._limits.too_many_pending()
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:
-        answer = await self._keep(_ADD_RESPONSE, entry, entry.client_msg_id, entry.fingerprint)
+        more = packed(entry.client_msg_id, entry.fingerprint)
+        answer = await self._keep(_ADD_RESPONSE, entry, more)
         if answer == b"no session":
             raise SessionNotFound
         if answer == b"no prompt":
@@ -161,8 +167,8 @@ class RedisStore(RedisCommons):
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
         keys = self._keys(session_id)
-        prompts = _found(await self._link.run(_PENDING, (keys.meta, keys.pending)))
-        return sorted((_pending_entry(prompt) for prompt in prompts), key=lambda entry: entry.seq)
+        prompts = _found(await self._link.send(keys.meta, _PENDING.head + keys.packed_pending, _PENDING))
+        return sorted([_pending_entry(prompt) for prompt in prompts], key=_by_seq) if prompts else prompts
 
     async def head(self, session_id: str) -> Position | None:
         meta = self._keys(session_id).meta
@@ -210,10 +216,10 @@ class RedisStore(RedisCommons):
 
     async def delete_session(self, session_id: str) -> None:
         keys = self._keys(session_id)
-        tag = self._events.new_tag()
-        reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, keys.session))
-        life = _found(reply)
-        self._events.session_deleted(tag, session_id)
+        with self._saying(session_id) as tag:
+            reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, session_id))
+            life = _found(reply)
+            self._events.deleted(tag)
         with suppress(StoreUnavailable):  # it is gone; its name is dropped by whoever meets it
             await self._list.remove([Name(life, session_id)])
 
@@ -226,34 +232,51 @@ class RedisStore(RedisCommons):
 
     # How the above is done
 
-    async def _keep(self, script: Script, entry: NewEntry, *more: Argument) -> bytes:
+    async def _keep(self, script: Script, entry: NewEntry, more: bytes) -> bytes:
+        events = self._events
         keys = self._keys(entry.session_id)
-        tag = self._events.new_tag()
-        inline = len(entry.data) <= INLINE_BYTES
-        answer, unregistered, *place = await self._link.run(
-            script,
-            keys.all,
-            entry.message_id,
-            number_text(entry.ts),
-            entry.data,
-            entry.now_ms,
-            self._max_messages,
-            self._max_bytes,
-            self._events.channel,
-            entry_head(tag),
-            entry_tail(keys.session, entry.kind, entry.ts, inline=inline),
-            int(inline),
-            int(self._wait_replicas > 0),
-            *more,
+        tag = events.say(entry)
+        message_id, ts, data = entry.message_id.encode(), number_text(entry.ts), entry.data
+        now_ms = b"%d" % entry.now_ms
+        call = _KEEP % (
+            script.head,
+            keys.packed,
+            self._bounds,
+            len(message_id),
+            message_id,
+            len(ts),
+            ts,
+            len(data),
+            data,
+            len(now_ms),
+            now_ms,
+            len(tag),
+            tag,
+            more,
         )
+        try:
+            answer, unregistered, *place = await self._link.send(keys.meta, call, script)
+        except BaseException:
+            events.unsaid(tag)
+            raise
         if place:
             epoch, seq = place
-            kept = Entry(seq, entry.kind, entry.ts, entry.data)
-            self._events.entry_added(tag, entry.session_id, epoch.decode(), kept)
+            events.kept(tag, epoch.decode(), seq)
+        else:
+            events.unsaid(tag)
         if unregistered:
             with suppress(StoreUnavailable):  # the message is kept; the next one will find this still to be done
                 await self._list.add(Name(unregistered, entry.session_id), keys.meta)
         return bytes(answer)
+
+    @contextmanager
+    def _saying(self, session_id: str) -> Iterator[bytes]:
+        """The tag for the announcement that a session is gone, if that is what happens."""
+        tag = self._events.say(session_id)
+        try:
+            yield tag
+        finally:
+            self._events.unsaid(tag)
 
     def _session(self, session_id: str) -> Awaitable[Reply]:
         keys = self._keys(session_id)
@@ -261,11 +284,11 @@ class RedisStore(RedisCommons):
 
     async def _collect(self, name: Name, idle_since_ms: int) -> bytes:
         keys = self._keys(name.session_id)
-        tag = self._events.new_tag()
-        announcement = deletion(tag, keys.session)
-        reply = await self._link.run(_COLLECT, keys.all, self._events.channel, announcement, name.life, idle_since_ms)
-        if reply == b"deleted":
-            self._events.session_deleted(tag, name.session_id)
+        with self._saying(name.session_id) as tag:
+            more = (self._events.channel, deletion(tag, name.session_id), name.life, idle_since_ms)
+            reply = await self._link.run(_COLLECT, keys.all, *more)
+            if reply == b"deleted":
+                self._events.deleted(tag)
         return bytes(reply)
 
     async def _fetch(self, session_id: str, seq: int) -> tuple[str, Entry] | None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
-from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError
 
 from relay.errors import StoreUnavailable
-from relay.store.redis_link import Call, Link, Node, Reply, end, listening, server_pool
+from relay.store.redis_connection import Connection, Reply, connect
+from relay.store.redis_lane import Call, end
+from relay.store.redis_link import Link
+from relay.store.redis_node import Node
+from relay.store.redis_script import command
 from relay.store.redis_url import RedisAddress
 
 MAX_REDIRECTS = 5
@@ -27,6 +31,7 @@ class ClusterLink(Link):
     """One Redis, made up of several masters, each with some of the slots."""
 
     def __init__(self, address: RedisAddress, *, wait_replicas: int) -> None:
+        super().__init__()
         self._address = address
         self._wait_replicas = wait_replicas
         self._nodes: dict[Place, Node] = {}
@@ -41,9 +46,9 @@ class ClusterLink(Link):
     async def ping(self) -> None:
         await asyncio.gather(*(self._ask(place, b"PING") for place in self._masters()))
 
-    def listening_connection(self) -> AbstractConnection:
+    async def connection(self) -> Connection:
         # An announcement reaches every server of a cluster. Any will do, and another one next time.
-        return listening(self._node(random.choice(self._masters())).pool)  # noqa: S311
+        return await connect(self._address, *random.choice(self._masters()))  # noqa: S311
 
     def node_of(self, key: bytes) -> Node:
         return self._node(self._slots.get(key_slot(key)) or self._masters()[0])
@@ -67,20 +72,21 @@ class ClusterLink(Link):
     def _node(self, place: Place) -> Node:
         node = self._nodes.get(place)
         if node is None:
-            node = self._nodes[place] = Node(server_pool(self._address, *place), self._wait_replicas, self)
+            node = Node(partial(connect, self._address, *place), place[0], self._wait_replicas, self)
+            self._nodes[place] = node
         return node
 
     def _masters(self) -> list[Place]:
         return list(dict.fromkeys(self._slots.values())) or list(self._address.hosts)
 
-    def _ask(self, place: Place, *command: bytes) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._node(place).add(Call(command, None, future))
+    def _ask(self, place: Place, *parts: bytes) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._node(place).add(Call(command(*parts), None, future))
         return future
 
     def _learn_soon(self) -> None:
         if self._learning is None or self._learning.done():
-            self._learning = asyncio.get_running_loop().create_task(self._learn())
+            self._learning = self._loop.create_task(self._learn())
 
     async def _learn(self) -> None:
         """Ask one server after the other which of them has what, until one answers."""

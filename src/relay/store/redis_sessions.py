@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
-from relay.store.redis_link import Link, Script
+from relay.store.redis_link import Link
+from relay.store.redis_script import Script, packed
 
 AT_A_TIME = 500
 """Sessions dealt with together when there are many; other calls get their turn in between."""
@@ -27,13 +28,13 @@ T = TypeVar("T")
 class Keys:
     """The keys of one session."""
 
-    __slots__ = ("all", "log", "meta", "pending", "seats", "session", "times")
+    __slots__ = ("all", "log", "meta", "packed", "packed_pending", "packed_seats", "pending", "seats", "times")
 
     def __init__(self, prefix: str, session_id: str) -> None:
         # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
         tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
         base = f"{prefix}:{{{tag}}}:".encode()
-        self.session = session_id.encode()
+        session = session_id.encode()
         self.meta = base + b"meta"
         self.log = base + b"log"
         self.pending = base + b"pending"
@@ -41,6 +42,10 @@ class Keys:
         # Not among all of them: clients and polls may wait for a session that is not there, or no longer.
         self.seats = base + b"seats"
         self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
+        # For the scripts that are called most often. Those that keep something take the id as their first argument.
+        self.packed = packed(*self.all, b"%d %b" % (len(session), session))
+        self.packed_pending = packed(self.meta, self.pending)
+        self.packed_seats = packed(self.seats)
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):

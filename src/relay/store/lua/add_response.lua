@@ -5,7 +5,7 @@ local meta = load_meta()
 if not meta then
   return {'no session', ''}
 end
-local known = redis.call('HGET', KEYS[3], 'a:' .. ARGV[1])
+local known = redis.call('HGET', KEYS[3], 'a:' .. ARGV[7])
 if known then
   return known == ARGV[13] and duplicate(meta) or {'conflict', meta.unregistered}
 end
@@ -14,6 +14,6 @@ if redis.call('HEXISTS', KEYS[3], 'p:' .. ARGV[12]) == 0 then
 end
 
 local kept = keep(meta, 'a')
-redis.call('HSET', KEYS[3], 'a:' .. ARGV[1], ARGV[13])
+redis.call('HSET', KEYS[3], 'a:' .. ARGV[7], ARGV[13])
 redis.call('HDEL', KEYS[4], ARGV[12])
 return kept

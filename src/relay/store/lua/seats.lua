@@ -1,4 +1,4 @@
--- Shared by take_seat, leave_seat and hold_seat, which come after it in the same script: what an instance says of its
+-- Shared by take_seat, leave_seats and hold_seat, which come after it in the same script: what an instance says of its
 -- places of one kind in one session.
 --
 -- KEYS  1 seats

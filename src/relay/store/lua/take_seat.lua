@@ -1,7 +1,8 @@
--- Take a place unless all are taken; 1 if it was taken, else 0. KEYS and ARGV 1 to 4: see seats.lua
+-- Take a place unless all are taken; returns how many are taken then, or if there was none left, 0 if they are all this
+-- instance's own, else a number below that. KEYS and ARGV 1 to 4: see seats.lua
 -- ARGV  5 most places
 
-local taken = held()
+local mine, others = held(), 0
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local field, count, said_ms = fields[i], string.match(fields[i + 1], '^(%d+) (%d+)$')
@@ -9,12 +10,12 @@ for i = 1, #fields, 2 do
     if now_ms - said_ms >= tonumber(ARGV[3]) then
       redis.call('HDEL', KEYS[1], field)
     elseif string.match(field, '[^:]+$') == ARGV[2] then
-      taken = taken + count
+      others = others + count
     end
   end
 end
-if taken >= tonumber(ARGV[5]) then
-  return 0
+if mine + others >= tonumber(ARGV[5]) then
+  return -others
 end
-say(held() + 1)
-return 1
+say(mine + 1)
+return mine + others + 1
