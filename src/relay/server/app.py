@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -37,7 +37,7 @@ from relay.server.rest import Rest
 from relay.server.signals import call_on_stop
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
-from relay.server.ws import Sockets, ping_frame
+from relay.server.ws import Sockets, ping_frame, session_of
 from relay.store import make_store
 
 STALL_CHECK_SECONDS = 1.0
@@ -70,9 +70,12 @@ class RelayApp(FastAPI):
     """FastAPI, with our endpoints served before its router is asked."""
 
     door: AsgiDoor
+    sockets: Sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "websocket" and (session_id := session_of(route_path(scope))):
+            await self.sockets.serve(session_id, scope, receive, send)
+        elif scope["type"] != "http":
             await super().__call__(scope, receive, send)
         elif found := self.door.find(scope["method"], route_path(scope)):
             await self.door.serve(*found, scope, receive, send)
@@ -148,7 +151,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
-    app.add_api_websocket_route("/ws/{session_id}", _websocket_endpoint(sockets))
+    app.sockets = sockets
     app.router.default = _unrouted(sockets)
     app.state.telemetry = telemetry
     return app
@@ -176,13 +179,6 @@ def _declare(app: RelayApp, route: Route, *, token_mode: bool) -> None:
 
     declared.app = serve
     app.router.routes.append(declared)
-
-
-def _websocket_endpoint(sockets: Sockets) -> Callable[[WebSocket, str], Awaitable[None]]:
-    async def listen(websocket: WebSocket, session_id: str) -> None:
-        await sockets.serve(websocket, session_id)
-
-    return listen
 
 
 def _unrouted(sockets: Sockets) -> ASGIApp:
