@@ -17,6 +17,7 @@ from relay.server.app import create_app
 from relay.server.asgi import AsgiDoor
 from relay.server.auth import FREE
 from relay.server.guard import Guard
+from relay.server.hangups import HangUps
 from relay.server.http import Answer, Endpoint, Request, Route
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
@@ -34,7 +35,7 @@ def client(app: Any) -> httpx.AsyncClient:
 def door(endpoint: Endpoint, telemetry: Telemetry) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An application with one endpoint, GET /x."""
     guard = Guard(some_settings(), MemoryStore(GENEROUS))
-    found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry, Uploads(30))
+    found = AsgiDoor([Route("GET", "/x", endpoint, FREE)], guard, telemetry, Uploads(30), HangUps())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint_and_session = found.find("GET", scope["path"])

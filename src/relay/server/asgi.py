@@ -25,6 +25,7 @@ from relay.errors import (
 )
 from relay.server.auth import ANY_ROLE, ANYONE
 from relay.server.guard import Guard
+from relay.server.hangups import HangUps
 from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
@@ -80,12 +81,13 @@ def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 class AsgiRequest(AsgiHead):
     """A `Request` over ASGI's receive channel."""
 
-    __slots__ = ("_receive", "_uploads")
+    __slots__ = ("_hang_ups", "_receive", "_uploads")
 
-    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads) -> None:
+    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads, hang_ups: HangUps) -> None:
         super().__init__(scope, session_id)
         self._receive = receive
         self._uploads = uploads
+        self._hang_ups = hang_ups
 
     async def body(self, max_bytes: int) -> bytes:
         length = self.headers.get(b"content-length")
@@ -109,21 +111,19 @@ class AsgiRequest(AsgiHead):
         return b"".join(parts)
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        return asyncio.get_running_loop().create_task(self._watch(tell)).cancel
-
-    async def _watch(self, tell: Callable[[], None]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        tell()
+        return self._hang_ups.watch(self._receive, tell)
 
 
 class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
-    def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads) -> None:
+    def __init__(
+        self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads, hang_ups: HangUps
+    ) -> None:
         self.guard = guard
         self.telemetry = telemetry
         self._uploads = uploads
+        self._hang_ups = hang_ups
         self._exact: dict[tuple[str, str], Route] = {}
         self._with_session: dict[tuple[str, str], Route] = {}
         for route in routes:
@@ -149,7 +149,7 @@ class AsgiDoor:
 
     async def serve(self, route: Route, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
-        request = AsgiRequest(scope, receive, session_id, self._uploads)
+        request = AsgiRequest(scope, receive, session_id, self._uploads, self._hang_ups)
         try:
             request.caller = await self.guard.check(request, route.access)
             if "\ufffd" in session_id and not is_utf8_path(scope):
