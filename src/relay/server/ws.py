@@ -1,6 +1,6 @@
 """/ws/{session_id}: a client listens for answers.
 
-Two tasks per socket: one reads what the client says, the other sees to its `Outbox`. A handshake is refused with a real
+Two tasks per socket: one reads what the client says, the other sees to its `Feed`. A handshake is refused with a real
 HTTP status and the same JSON as any other error.
 """
 
@@ -22,9 +22,9 @@ from relay.models import check_id
 from relay.server.allowance import Allowance
 from relay.server.asgi import AsgiHead, is_utf8_path, send_answer
 from relay.server.auth import Caller
+from relay.server.feed import GONE, Feed, Feeds
 from relay.server.guard import Guard, subprotocol
 from relay.server.http import error_answer
-from relay.server.outbox import GONE, Outbox, Outboxes
 from relay.server.telemetry import Telemetry
 from relay.wire import encode
 
@@ -104,7 +104,7 @@ class Sockets:
         self, relay: Relay, guard: Guard, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
     ) -> None:
         self._relay = relay
-        self._outboxes = Outboxes()
+        self._feeds = Feeds()
         self._guard = guard
         self._max_frame_bytes = settings.max_frame_bytes
         self._max_frames_per_second = settings.max_frames_per_second
@@ -190,7 +190,7 @@ class Sockets:
     async def _write(self, send: Send, subscriber: Subscriber) -> None:
         """Tell the client what there is to tell, then close."""
         try:
-            await Outbox(self._outboxes, send, subscriber).empty(self._relay)
+            await Feed(self._feeds, send, subscriber).follow(self._relay)
         except ClientGone:
             return
         except RelayError:

@@ -1,4 +1,4 @@
-"""server/outbox.py: every frame once and in order, whoever sends it."""
+"""server/feed.py: every frame once and in order, whoever sends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay.core.hub import Hub
 from relay.core.observer import Observer
 from relay.core.relay import ClientGone, Relay
 from relay.core.subscriber import Frame, Subscriber
-from relay.server.outbox import FLUSHES_PER_TURN, Outbox, Outboxes
+from relay.server.feed import FLUSHES_PER_TURN, Feed, Feeds
 from relay.store.memory import MemoryStore
 from tests.factories import GENEROUS, some_settings
 
@@ -49,8 +49,8 @@ def a_relay() -> Relay:
 
 
 @asynccontextmanager
-async def emptying(send: Send, subscriber: Subscriber) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(Outbox(Outboxes(), send, subscriber).empty(a_relay()))
+async def following(send: Send, subscriber: Subscriber) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(Feed(Feeds(), send, subscriber).follow(a_relay()))
     await turns()
     yield task
     task.cancel()
@@ -65,7 +65,7 @@ async def turns() -> None:
 
 async def test_frames_are_sent_without_waking_the_task() -> None:
     server, subscriber = Server(), a_subscriber()
-    async with emptying(server.send, subscriber) as task:
+    async with following(server.send, subscriber) as task:
         for text in (b"1", b"2", b"3"):
             subscriber.notify(Frame(text))
         await turns()
@@ -80,7 +80,7 @@ async def test_behind_a_middleware_the_task_sends() -> None:
     async def send(message: Message) -> None:
         await server.send(message)
 
-    async with emptying(send, subscriber) as task:
+    async with following(send, subscriber) as task:
         subscriber.notify(Frame(b"1"))
         await turns()
         assert server.sent == ["1"]
@@ -89,7 +89,7 @@ async def test_behind_a_middleware_the_task_sends() -> None:
 
 async def test_what_cannot_be_sent_at_once_keeps_its_order() -> None:
     server, subscriber = Server(), a_subscriber()
-    async with emptying(server.send, subscriber):
+    async with following(server.send, subscriber):
         server.writable.clear()
         subscriber.notify(Frame(b"1"))
         subscriber.notify(Frame(b"2"))
@@ -106,7 +106,7 @@ async def test_what_cannot_be_sent_at_once_keeps_its_order() -> None:
 
 async def test_it_ends_behind_what_was_queued_when_the_subscriber_is_closed() -> None:
     server, subscriber = Server(), a_subscriber()
-    async with emptying(server.send, subscriber) as task:
+    async with following(server.send, subscriber) as task:
         subscriber.notify(Frame(b"1"))
         subscriber.close(1012, "server restarts")
         await task
@@ -118,7 +118,7 @@ async def test_it_ends_behind_what_was_queued_when_the_subscriber_is_closed() ->
 async def test_a_client_that_has_gone_ends_it(gone: Exception, slow: bool) -> None:
     server, subscriber = Server(), a_subscriber()
     server.failure = gone
-    async with emptying(server.send, subscriber) as task:
+    async with following(server.send, subscriber) as task:
         if slow:
             server.writable.clear()
         subscriber.notify(Frame(b"1"))
@@ -131,7 +131,7 @@ async def test_a_client_that_has_gone_ends_it(gone: Exception, slow: bool) -> No
 async def test_a_failure_of_the_server_is_raised() -> None:
     server, subscriber = Server(), a_subscriber()
     server.failure = ValueError("broken")
-    async with emptying(server.send, subscriber) as task:
+    async with following(server.send, subscriber) as task:
         subscriber.notify(Frame(b"1"))
         with pytest.raises(ValueError, match="broken"):
             await task
@@ -139,13 +139,13 @@ async def test_a_failure_of_the_server_is_raised() -> None:
 
 async def test_it_can_be_cancelled_before_it_takes_over_what_was_begun() -> None:
     server, subscriber = Server(), a_subscriber()
-    outboxes = Outboxes()
-    outbox = Outbox(outboxes, server.send, subscriber)
-    task = asyncio.create_task(outbox.empty(a_relay()))
+    feeds = Feeds()
+    feed = Feed(feeds, server.send, subscriber)
+    task = asyncio.create_task(feed.follow(a_relay()))
     await turns()
     server.writable.clear()
     subscriber.notify(Frame(b"1"))
-    outbox.flush()
+    feed.flush()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -153,11 +153,9 @@ async def test_it_can_be_cancelled_before_it_takes_over_what_was_begun() -> None
 
 
 async def test_many_clients_are_all_served_and_others_have_a_turn_in_between() -> None:
-    outboxes, server = Outboxes(), Server()
+    feeds, server = Feeds(), Server()
     subscribers = [a_subscriber() for _ in range(2 * FLUSHES_PER_TURN)]
-    tasks = [
-        asyncio.create_task(Outbox(outboxes, server.send, subscriber).empty(a_relay())) for subscriber in subscribers
-    ]
+    tasks = [asyncio.create_task(Feed(feeds, server.send, subscriber).follow(a_relay())) for subscriber in subscribers]
     await turns()
     for subscriber in subscribers:
         subscriber.notify(Frame(b"1"))

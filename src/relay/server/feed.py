@@ -24,27 +24,27 @@ GONE = (OSError, RuntimeError)
 """What `send` raises if the client is no longer there; RuntimeError if uvicorn has closed the connection itself."""
 
 
-class Outboxes:
+class Feeds:
     """Those with something to do, which are seen to together, once this turn of the loop is done."""
 
     def __init__(self) -> None:
-        self._waiting: list[Outbox] = []
+        self._waiting: list[Feed] = []
 
-    def flush_soon(self, outbox: Outbox) -> None:
+    def flush_soon(self, feed: Feed) -> None:
         """Have it send what was queued in this turn."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(outbox)
+        self._waiting.append(feed)
 
     def _flush(self) -> None:
         now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        for outbox in now:
-            outbox.flush()
+        for feed in now:
+            feed.flush()
 
 
-class Outbox:
+class Feed:
     """Sends a subscriber's frames, each once and in order."""
 
     __slots__ = (
@@ -52,15 +52,15 @@ class Outbox:
         "_begun",
         "_direct",
         "_failure",
+        "_feeds",
         "_left",
-        "_outboxes",
         "_scheduled",
         "_send",
         "_subscriber",
     )
 
-    def __init__(self, outboxes: Outboxes, send: Send, subscriber: Subscriber) -> None:
-        self._outboxes = outboxes
+    def __init__(self, feeds: Feeds, send: Send, subscriber: Subscriber) -> None:
+        self._feeds = feeds
         self._send = send
         self._subscriber = subscriber
         # A middleware's `send` may want a task or context of its own; a protocol object, such as uvicorn's, does not.
@@ -73,7 +73,7 @@ class Outbox:
         self._left: list[Frame] = []
         self._failure: Exception | None = None
 
-    async def empty(self, relay: Relay) -> None:
+    async def follow(self, relay: Relay) -> None:
         """Send whatever comes until the subscriber is closed. Raises ClientGone, and what reading the log raises."""
         subscriber = self._subscriber
         subscriber.waker = self._wake
@@ -127,7 +127,7 @@ class Outbox:
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._outboxes.flush_soon(self)
+            self._feeds.flush_soon(self)
 
     async def _wait(self) -> None:
         self._at_hand = asyncio.get_running_loop().create_future()
