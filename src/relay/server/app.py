@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -28,6 +28,7 @@ from relay.server import openapi
 from relay.server.asgi import AsgiDoor, route_path
 from relay.server.fastsocket import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
+from relay.server.hangups import LOOK_SECONDS, HangUps
 from relay.server.http import Route, error_answer
 from relay.server.logs import tidy_uvicorn
 from relay.server.outbox import Outbox
@@ -38,7 +39,7 @@ from relay.server.serving import DOOR_KEY, OUTBOX_KEY
 from relay.server.signals import call_on_stop
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
-from relay.server.ws import Sockets, ping_frame
+from relay.server.ws import Sockets, ping_frame, session_of
 from relay.store import make_store
 
 STALL_CHECK_SECONDS = 1.0
@@ -71,14 +72,19 @@ class RelayApp(FastAPI):
     """FastAPI, with our endpoints served before its router is asked."""
 
     door: AsgiDoor
+    sockets: Sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-        elif found := self.door.find(scope["method"], route_path(scope)):
-            await self.door.serve(*found, scope, receive, send)
+        kind = scope["type"]
+        if kind == "http":
+            if found := self.door.find(scope["method"], route_path(scope)):
+                await self.door.serve(*found, scope, receive, send)
+            else:
+                await self.door.pass_on(super().__call__, scope, receive, send)
+        elif kind == "websocket" and (session_id := session_of(route_path(scope))):
+            await self.sockets.serve(session_id, scope, receive, send)
         else:
-            await self.door.pass_on(super().__call__, scope, receive, send)
+            await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """The contract, with how to say who you are."""
@@ -99,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
     peers = Peers(settings, telemetry)
     fast_sockets = FastSockets(relay, guard, peers, settings, telemetry, now_ms)
     uploads = Uploads(settings.body_timeout_seconds)
+    hang_ups = HangUps()
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)
     telemetry.gauge("relay_waiting_polls", "Polls waiting now.", lambda: hub.waiters)
     telemetry.gauge(
@@ -123,7 +130,7 @@ def create_app(settings: Settings) -> FastAPI:
             raise
         try:
             with call_on_stop(stop):
-                async with _chores(relay, hub, peers, uploads, settings, telemetry):
+                async with _chores(relay, hub, peers, uploads, hang_ups, settings, telemetry):
                     yield {STATE_KEY: peers, DOOR_KEY: app.door, SOCKETS_KEY: fast_sockets, OUTBOX_KEY: Outbox()}
         finally:
             await store.close()
@@ -141,7 +148,7 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers={HTTPException: _framework_error},
         telemetry={"logs": False},  # its log records would carry what callers sent
     )
-    app.door = AsgiDoor(rest.routes(), guard, telemetry, uploads)
+    app.door = AsgiDoor(rest.routes(), guard, telemetry, uploads, hang_ups)
     for route in rest.routes():
         _declare(app, route, token_mode=settings.token_mode)
 
@@ -149,7 +156,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
-    app.add_api_websocket_route("/ws/{session_id}", _websocket_endpoint(sockets))
+    app.sockets = sockets
     app.router.default = _unrouted(sockets)
     app.state.telemetry = telemetry
     return app
@@ -177,13 +184,6 @@ def _declare(app: RelayApp, route: Route, *, token_mode: bool) -> None:
 
     declared.app = serve
     app.router.routes.append(declared)
-
-
-def _websocket_endpoint(sockets: Sockets) -> Callable[[WebSocket, str], Awaitable[None]]:
-    async def listen(websocket: WebSocket, session_id: str) -> None:
-        await sockets.serve(websocket, session_id)
-
-    return listen
 
 
 def _unrouted(sockets: Sockets) -> ASGIApp:
@@ -215,7 +215,13 @@ async def _framework_error(request: StarletteRequest, exc: Exception) -> Respons
 
 @asynccontextmanager
 async def _chores(
-    relay: Relay, hub: Hub, peers: Peers, uploads: Uploads, settings: Settings, telemetry: Telemetry
+    relay: Relay,
+    hub: Hub,
+    peers: Peers,
+    uploads: Uploads,
+    hang_ups: HangUps,
+    settings: Settings,
+    telemetry: Telemetry,
 ) -> AsyncIterator[None]:
     """What has to be done from time to time, one task for all sessions and sockets."""
     loop = asyncio.get_running_loop()
@@ -233,10 +239,14 @@ async def _chores(
         else:
             await peers.sweep()
 
+    async def look_for_hang_ups() -> None:
+        hang_ups.look(loop.time())
+
     tasks = [
         loop.create_task(_every(settings.ping_seconds, ping, telemetry)),
         loop.create_task(_every(min(STALL_CHECK_SECONDS, settings.send_timeout_seconds), close_stalled, telemetry)),
         loop.create_task(_every(peers.sweep_seconds, cut_slow_peers, telemetry)),
+        loop.create_task(_every(LOOK_SECONDS, look_for_hang_ups, telemetry)),
         loop.create_task(_every(min(SWEEP_SECONDS, ttl_seconds / 4), relay.sweep_idle, telemetry)),
         loop.create_task(_measure_lag(telemetry)),
     ]

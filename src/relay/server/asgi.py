@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from types import CoroutineType
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,8 +24,10 @@ from relay.errors import (
     SessionNotFound,
     Unauthorized,
 )
-from relay.server.auth import ANY_ROLE, ANYONE
+from relay.server.auth import ANY_ROLE, ANYONE, Caller
+from relay.server.drive import Waiting, begin
 from relay.server.guard import Guard
+from relay.server.hangups import HangUps
 from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
@@ -43,6 +46,7 @@ LINGER_BYTES = 256 * 1024**2
 caller, still sending, would never see why."""
 
 CLOSE = (b"connection", b"close")
+NO_STORE = (b"cache-control", b"no-store")
 
 
 def is_utf8_path(scope: Scope) -> bool:
@@ -71,7 +75,11 @@ class AsgiHead:
 
 def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Headers by name; what is given twice is joined with a comma."""
-    found: dict[bytes, bytes] = {}
+    headers = headers if isinstance(headers, list) else list(headers)
+    found = dict(headers)
+    if len(found) == len(headers):
+        return found
+    found.clear()
     for name, value in headers:
         found[name] = found[name] + b", " + value if name in found else value
     return found
@@ -80,12 +88,13 @@ def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 class AsgiRequest(AsgiHead):
     """A `Request` over ASGI's receive channel."""
 
-    __slots__ = ("_receive", "_uploads", "content")
+    __slots__ = ("_hang_ups", "_receive", "_uploads", "content")
 
-    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads) -> None:
+    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads, hang_ups: HangUps) -> None:
         super().__init__(scope, session_id)
         self._receive = receive
         self._uploads = uploads
+        self._hang_ups = hang_ups
         self.content = b""
 
     async def body(self, max_bytes: int) -> bytes:
@@ -97,13 +106,24 @@ class AsgiRequest(AsgiHead):
         length = self.headers.get(b"content-length")
         if length is not None and int(length) > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes")
-        return await self._uploads.read(self._whole_body(max_bytes))
+        receiving: Awaitable[Message] = self._receive()
+        if isinstance(receiving, CoroutineType):  # not every server's is one
+            try:
+                first: Message = begin(receiving)
+            except Waiting as waiting:
+                receiving = waiting.rest
+            else:
+                body: bytes = first.get("body", b"")
+                if first["type"] == "http.request" and not first.get("more_body", False) and len(body) <= max_bytes:
+                    return body  # most often it is there already: nothing to watch over
+                receiving = _received(first)
+        return await self._uploads.read(self._whole_body(receiving, max_bytes))
 
-    async def _whole_body(self, max_bytes: int) -> bytes:
+    async def _whole_body(self, receiving: Awaitable[Message], max_bytes: int) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         while more and size <= max_bytes:
-            message = await self._receive()
+            message = await (self._receive() if parts else receiving)
             if message["type"] == "http.disconnect":
                 raise ClientGone
             parts.append(message.get("body", b""))
@@ -115,21 +135,25 @@ class AsgiRequest(AsgiHead):
         return b"".join(parts)
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        return asyncio.get_running_loop().create_task(self._watch(tell)).cancel
+        return self._hang_ups.watch(self._receive, tell)
 
-    async def _watch(self, tell: Callable[[], None]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        tell()
+
+async def _received(message: Message) -> Message:
+    return message
 
 
 class AsgiDoor:
     """Finds the endpoint for a path and serves requests with it."""
 
-    def __init__(self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads) -> None:
+    def __init__(
+        self, routes: Iterable[Route], guard: Guard, telemetry: Telemetry, uploads: Uploads, hang_ups: HangUps
+    ) -> None:
         self.guard = guard
         self.telemetry = telemetry
         self._uploads = uploads
+        self._hang_ups = hang_ups
+        self._admitted: dict[tuple[str, str, bytes | None], Caller] = {}
+        """Callers by the endpoint that they were let in to and the Authorization with which they came."""
         self._exact: dict[tuple[str, str], Route] = {}
         self._with_session: dict[tuple[str, str], Route] = {}
         for route in routes:
@@ -155,9 +179,9 @@ class AsgiDoor:
 
     async def serve(self, route: Route, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
-        request = AsgiRequest(scope, receive, session_id, self._uploads)
+        request = AsgiRequest(scope, receive, session_id, self._uploads, self._hang_ups)
         try:
-            request.caller = await self.guard.check(request, route.access)
+            request.caller = self._known(route, request.headers) or await self._check(route, request)
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
             if route.max_body_bytes:
@@ -179,7 +203,22 @@ class AsgiDoor:
         except Exception as error:
             self.telemetry.internal_error(error)
             answer = INTERNAL_ERROR
-        await send_answer(answer, send, self.guard.cors(request.headers))
+        headers = request.headers
+        await send_answer(answer, send, self.guard.cors(headers) if b"origin" in headers else ())
+
+    def _known(self, route: Route, headers: dict[bytes, bytes]) -> Caller | None:
+        """The caller, if it was let in to this endpoint before and one more request of it passes."""
+        caller = self._admitted.get((route.method, route.path, headers.get(b"authorization")))
+        if caller is None or b"origin" in headers or not self.guard.spend(caller):
+            return None
+        return caller
+
+    async def _check(self, route: Route, request: AsgiRequest) -> Caller:
+        caller = await self.guard.check(request, route.access)
+        # Let in for nothing but a role token, which is good for ever and everywhere; and there are only a few of those.
+        if caller.key and caller.expires is None and caller.sessions == "*":
+            self._admitted[route.method, route.path, request.headers.get(b"authorization")] = caller
+        return caller
 
     async def pass_on(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request that is for none of our endpoints in to `app`: pages, and paths that do not exist."""
@@ -221,21 +260,17 @@ def route_path(scope: Scope) -> str:
 
 async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
-    parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
-    length = sum(map(len, parts))
-    described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
-    headers = [
-        *(() if answer.status == 204 else described),
-        (b"cache-control", b"no-store"),
-        *answer.headers,
-        *more_headers,
-    ]
+    body = answer.body
+    length = len(body) if isinstance(body, bytes) else sum(map(len, body))
+    described = (b"content-type", answer.content_type), (b"content-length", b"%d" % length)
+    special = (*answer.headers, *more_headers)
+    headers = [NO_STORE, *special] if answer.status == 204 else [*described, NO_STORE, *special]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if length > PIECE_BYTES:
-        for piece in pieces(parts):
+        for piece in pieces([body] if isinstance(body, bytes) else body):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-        parts = []
-    await send({"type": "http.response.body", "body": b"".join(parts)})
+        body = b""
+    await send({"type": "http.response.body", "body": body if isinstance(body, bytes) else b"".join(body)})
 
 
 def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """/ws/{session_id}: a client listens for answers.
 
-Two tasks per socket: one reads what the client says, the other writes what `Relay.follow` gives. A handshake is refused
-with a real HTTP status and the same JSON as any other error.
+Two tasks per socket: one reads what the client says, the other sees to its `Feed`. A handshake is refused with a real
+HTTP status and the same JSON as any other error.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
-from fastapi import WebSocket
 from starlette.types import Message, Receive, Scope, Send
-from starlette.websockets import WebSocketDisconnect
 
 from relay.config import Settings
-from relay.core.relay import Relay
+from relay.core.relay import ClientGone, Relay
 from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
 from relay.errors import InvalidField, InvalidJson, NotFound, RelayError, SessionNotFound, UpgradeRequired
 from relay.models import check_id
 from relay.server.allowance import Allowance
 from relay.server.asgi import AsgiHead, is_utf8_path, send_answer
 from relay.server.auth import Caller
+from relay.server.feed import GONE, Feed, Feeds
 from relay.server.guard import Guard, subprotocol
 from relay.server.http import error_answer
 from relay.server.telemetry import Telemetry
 from relay.wire import encode
+
+PATH = "/ws/"
 
 FRAMES_PER_TURN = 64
 """So many frames are heard before everybody else has a turn: a flood of tiny ones must not hold up the others."""
@@ -81,6 +82,12 @@ def _error_frame(error: RelayError) -> Frame:
 NOT_TEXT = _error_frame(InvalidField("a message must be text, not binary"))
 
 
+def session_of(path: str) -> str | None:
+    """The session to which a WebSocket at this path listens; None if there are no WebSockets at it."""
+    session_id = path.removeprefix(PATH)
+    return None if session_id == path or "/" in session_id else session_id or None
+
+
 async def subscribe(relay: Relay, session_id: str) -> Subscriber:
     """Register a client. Raises what `Relay.subscribe` raises, and SessionNotFound for what cannot be an id."""
     try:
@@ -97,31 +104,32 @@ class Sockets:
         self, relay: Relay, guard: Guard, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
     ) -> None:
         self._relay = relay
+        self._feeds = Feeds()
         self._guard = guard
         self._max_frame_bytes = settings.max_frame_bytes
         self._max_frames_per_second = settings.max_frames_per_second
         self._telemetry = telemetry
         self._now_ms = now_ms
 
-    async def serve(self, websocket: WebSocket, session_id: str) -> None:
+    async def serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Listen on behalf of one client until either side ends it."""
-        head = AsgiHead(websocket.scope, session_id)
+        head = AsgiHead(scope, session_id)
         try:
             head.caller = await self._guard.check_socket(head, head.query)
-            if "\ufffd" in session_id and not is_utf8_path(websocket.scope):
+            if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
             subscriber = await subscribe(self._relay, session_id)
         except RelayError as error:
-            await self.refuse(error, websocket.scope, websocket.receive, websocket.send)
+            await self.refuse(error, scope, receive, send)
             return
         try:
-            await websocket.accept(subprotocol(head.headers))
-            self._telemetry.client_connected(session_id)
-            with self._until_expired(head.caller, subscriber):
-                close_code = await self._exchange(websocket, subscriber)
-            self._telemetry.client_disconnected(session_id, close_code)
-        except WebSocketDisconnect:
-            pass  # gone before the handshake was done
+            await receive()  # websocket.connect
+            chosen = subprotocol(head.headers)
+            if await _reached(send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})):
+                self._telemetry.client_connected(session_id)
+                with self._until_expired(head.caller, subscriber):
+                    close_code = await self._exchange(scope, receive, send, subscriber)
+                self._telemetry.client_disconnected(session_id, close_code)
         finally:
             await self._relay.unsubscribe(subscriber)
 
@@ -140,15 +148,16 @@ class Sockets:
         finally:
             timer.cancel()
 
-    async def _exchange(self, websocket: WebSocket, subscriber: Subscriber) -> int:
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send, subscriber: Subscriber) -> int:
         """Read and write until either ends; returns the close code."""
-        reader = asyncio.create_task(self._read(websocket, subscriber))
-        writer = asyncio.create_task(self._write(websocket, subscriber))
+        extensions = scope.get("extensions", {})
+        reader = asyncio.create_task(self._read(receive, subscriber, counted_below=HANG_UP in extensions))
+        writer = asyncio.create_task(self._write(send, subscriber))
         subscriber.on_stalled = writer.cancel
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if subscriber.stalled:
-                await self._hang_up(websocket, subscriber)
+                await self._hang_up(extensions.get(HANG_UP), send, subscriber)
         finally:
             reader.cancel()
             writer.cancel()
@@ -157,13 +166,12 @@ class Sockets:
             return subscriber.close_code or CLOSE_ABNORMAL
         return reader.result()
 
-    async def _read(self, websocket: WebSocket, subscriber: Subscriber) -> int:
+    async def _read(self, receive: Receive, subscriber: Subscriber, *, counted_below: bool) -> int:
         """Hear what the client says; returns the code with which it closes."""
         now = asyncio.get_running_loop().time
-        counted_below = HANG_UP in websocket.scope.get("extensions", {})
         allowance = None if counted_below else Allowance(self._max_frames_per_second, now())
         for count in itertools.count(1):
-            message = await websocket.receive()
+            message = await receive()
             if message["type"] == "websocket.disconnect":
                 break
             text = message.get("text")
@@ -179,31 +187,27 @@ class Sockets:
                 await asyncio.sleep(0)
         return int(message.get("code") or CLOSE_ABNORMAL)
 
-    async def _write(self, websocket: WebSocket, subscriber: Subscriber) -> None:
+    async def _write(self, send: Send, subscriber: Subscriber) -> None:
         """Tell the client what there is to tell, then close."""
-        now = asyncio.get_running_loop().time
         try:
-            async for frame in self._relay.follow(subscriber):
-                subscriber.writing_since = now()
-                if not await _reached(websocket.send_text(frame.text)):
-                    return
-                subscriber.writing_since = None
+            await Feed(self._feeds, send, subscriber).follow(self._relay)
+        except ClientGone:
+            return
         except RelayError:
             subscriber.close(CLOSE_INTERNAL, "store unavailable")
         except Exception as error:
             self._telemetry.internal_error(error)
             subscriber.close(CLOSE_INTERNAL, "internal error")
-        subscriber.writing_since = now()
-        await _reached(websocket.close(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason))
+        subscriber.writing_since = asyncio.get_running_loop().time()
+        await _reached(send(_close(subscriber)))
 
-    async def _hang_up(self, websocket: WebSocket, subscriber: Subscriber) -> None:
+    async def _hang_up(self, at_once: Callable[[int, str], None] | None, send: Send, subscriber: Subscriber) -> None:
         """Close a connection whose peer does not read."""
-        code, reason = subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason
-        if hang_up := websocket.scope.get("extensions", {}).get(HANG_UP):
-            hang_up(code, reason)
+        if at_once is not None:
+            at_once(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason)
             return
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_reached(websocket.close(code, reason)), STALLED_CLOSE_SECONDS)
+            await asyncio.wait_for(_reached(send(_close(subscriber))), STALLED_CLOSE_SECONDS)
 
     async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a WebSocket to a path where there is none."""
@@ -234,9 +238,14 @@ class Sockets:
 
 
 async def _reached(sending: Awaitable[None]) -> bool:
-    """Whether the client was still there. uvicorn raises RuntimeError if it has closed the connection itself."""
+    """Whether the client was still there."""
     try:
         await sending
-    except (WebSocketDisconnect, RuntimeError):
+    except GONE:
         return False
     return True
+
+
+def _close(subscriber: Subscriber) -> Message:
+    code = subscriber.close_code or CLOSE_ABNORMAL
+    return {"type": "websocket.close", "code": code, "reason": subscriber.close_reason}
