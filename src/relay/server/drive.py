@@ -26,11 +26,10 @@ def begin(coroutine: Coroutine[Any, Any, T]) -> T:
         waits_for = coroutine.send(None)
     except StopIteration as done:
         return cast(T, done.value)
-    raise Waiting(resumed(coroutine, waits_for))
+    raise Waiting(_rest(coroutine, waits_for))
 
 
-async def resumed(coroutine: Coroutine[Any, Any, T], waits_for: object) -> T:
-    """The rest of a coroutine that was begun by hand and now waits, to be made a task."""
+async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: object) -> T:
     return await _resumed(coroutine, waits_for)  # a coroutine itself: since Python 3.12 tasks take nothing else
 
 

@@ -1,11 +1,12 @@
 """Calls endpoints for a connection and writes their answers, without an ASGI cycle.
 
-An endpoint is begun by hand. Most end at once. A poll that waits goes on by hand when it is woken; what waits for
-anything else (SQLite, Redis) becomes a task.
+An endpoint is a coroutine that is driven by hand. Most end at once; one that waits goes on in a callback of whatever
+it waits for. A task would cost more than the endpoint does; so no endpoint may ask for the current task.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -14,7 +15,6 @@ from relay.core.relay import ClientGone
 from relay.core.waiter import Waiter
 from relay.errors import RelayError
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
-from relay.server.drive import resumed
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
 from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
 from relay.server.outbox import Outbox
@@ -56,32 +56,26 @@ class Serving(HttpProtocol):
             self._wait(answering, waits_for, cycle)
 
     def _wait(self, answering: Answering, waits_for: object, cycle: FastCycle) -> None:
+        go_on = partial(self._go_on, answering, cycle)
         if isinstance(waits_for, Waiter):
-            waits_for.then(partial(self._go_on, answering, cycle))
-        else:
-            self._start(self._finish(resumed(answering, waits_for), cycle))
+            waits_for.then(go_on)
+        elif isinstance(waits_for, asyncio.Future):
+            waits_for.add_done_callback(go_on)
+        else:  # it only lets others have a turn
+            self.loop.call_soon(go_on)
 
-    def _go_on(self, answering: Answering, cycle: FastCycle) -> None:
-        """Go on with a poll that was woken."""
+    def _go_on(self, answering: Answering, cycle: FastCycle, _: object = None) -> None:
+        """Go on with an endpoint that has waited."""
         try:
             waits_for = answering.send(None)
         except StopIteration as done:
             self._answer_late(done.value, cycle)
-        except ClientGone:
+        except (ClientGone, asyncio.CancelledError):
             return
         except Exception as error:
             self._answer_late(self._refusal(error), cycle)
         else:
             self._wait(answering, waits_for, cycle)
-
-    async def _finish(self, answering: Answering, cycle: FastCycle) -> None:
-        try:
-            answer = await answering
-        except ClientGone:
-            return
-        except Exception as error:
-            answer = self._refusal(error)
-        self._answer_late(answer, cycle)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
