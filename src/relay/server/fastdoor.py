@@ -24,6 +24,8 @@ WEBSOCKET_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _NAME = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 SUBPROTOCOLS = re.compile(rb"%b(?:[ \t]*,[ \t]*%b)*" % (_NAME, _NAME))
 
+ALL = Part.ALL
+
 STEPS = 2
 """A request that arrives whole brings a connection so many steps further: its head and its end."""
 
@@ -52,7 +54,7 @@ class FastDoor(Serving):
         self._known = KnownHeads()
 
     def data_received(self, data: bytes) -> None:
-        if self._part is not Part.ALL or self._quiet_bytes:
+        if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
             return
         request = self._known.find(data)

@@ -98,8 +98,8 @@ class Serving(HttpProtocol):
                 self._start(self._send_pieces(answer, cycle))
                 return
             body = b"".join(body)
-        self._write_soon(self._whole(answer, body))
         self.server_state.total_requests += 1
+        self._write_soon(self._whole(answer, body))
 
     def _answer_late(self, answer: Answer, cycle: FastCycle) -> None:
         """Answer a request that has waited."""

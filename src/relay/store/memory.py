@@ -106,6 +106,7 @@ class MemoryStore(LocalCommons):
         super().__init__(clock)
         self._limits = limits
         self._new_epoch = new_epoch
+        self._max_pending = limits.max_pending_per_session
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
         self._sessions: dict[str, _Session] = {}
@@ -126,17 +127,17 @@ class MemoryStore(LocalCommons):
         if session is None:
             if len(self._sessions) >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
+            session = _Session(self._new_epoch(), entry.now_ms)
             own = _SESSION_BYTES + _CHARACTER_BYTES * len(entry.session_id)
-            size = self._room_for(entry, own)
-            session = self._sessions[entry.session_id] = _Session(self._new_epoch(), entry.now_ms)
+            # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
+            kept = self._keep(session, entry, len(entry.data) + own)
+            self._sessions[entry.session_id] = session
         elif entry.message_id in session.prompts:
             return DUPLICATE
-        elif len(session.pending) >= self._limits.max_pending_per_session:
+        elif len(session.pending) >= self._max_pending:
             raise self._limits.too_many_pending()
         else:
-            size = self._room_for(entry)
-        # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
-        kept = self._keep(session, entry, size + len(entry.data))
+            kept = self._keep(session, entry, len(entry.data))
         session.prompts.add(entry.message_id)
         session.pending[entry.message_id] = kept
         self._listener.entry_added(entry.session_id, session.epoch, kept)
@@ -149,10 +150,10 @@ class MemoryStore(LocalCommons):
             return DUPLICATE if known == entry.fingerprint else CONFLICT
         if entry.client_msg_id not in session.prompts:
             raise PromptNotFound
-        size = self._room_for(entry)
-        if answered := session.pending.pop(entry.client_msg_id, None):
-            size -= len(answered.data)
-        kept = self._keep(session, entry, size)
+        answered = session.pending.get(entry.client_msg_id)
+        kept = self._keep(session, entry, 0 if answered is None else -len(answered.data))
+        if answered is not None:
+            del session.pending[entry.client_msg_id]
         session.responses[entry.message_id] = entry.fingerprint
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return KEPT
@@ -221,17 +222,15 @@ class MemoryStore(LocalCommons):
         except KeyError:
             raise SessionNotFound from None
 
-    def _room_for(self, entry: NewEntry, more: int = 0) -> int:
-        """What the entry takes, and `more`. Raises StoreFull if there is too little left."""
-        size = len(entry.data) + _MESSAGE_BYTES + _CHARACTER_BYTES * len(entry.message_id) + more
-        if self._bytes + size + len(entry.data) > self._limits.store_max_bytes:
+    def _keep(self, session: _Session, new: NewEntry, more: int) -> Entry:
+        """Put it at the end of the log; it takes so many bytes `more`. Raises StoreFull if there is too little left."""
+        length = len(new.data)
+        size = length + _MESSAGE_BYTES + _CHARACTER_BYTES * len(new.message_id) + more
+        if self._bytes + size > self._limits.store_max_bytes:
             raise StoreFull(f"this server keeps at most {self._limits.store_max_bytes} bytes")
-        return size
-
-    def _keep(self, session: _Session, new: NewEntry, size: int) -> Entry:
         log = session.log
         entry = Entry(log.head + 1, new.kind, new.ts, new.data)
-        log.append(entry, len(new.data))
+        log.append(entry, length)
         if new.now_ms > session.active_ms:
             session.active_ms = new.now_ms
         while log.head - log.floor > self._max_messages or log.bytes > self._max_bytes:
