@@ -213,7 +213,7 @@ class Relay:
         self._observer.session_deleted(session_id)
 
     async def subscribe(self, session_id: str) -> Subscriber:
-        """Register a client that wants every answer from now on; `follow` gives them.
+        """Register a client that wants every answer from now on: its queue has them, or `catch_up`.
 
         Raises SessionNotFound for an unknown session if so configured, TooManySubscribers, Draining.
         """
@@ -235,23 +235,6 @@ class Relay:
         if subscriber.epoch is not None:
             self._used[subscriber.session_id] = self._now_ms()
         await self._leave_seat(subscriber.session_id, Seat.CLIENT)
-
-    async def follow(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
-        """The client's frames, each once and in order, until it is closed.
-
-        Joining, catching up after falling behind and a lost announcement are this one loop.
-        """
-        while True:
-            while frames := subscriber.take():
-                for frame in frames:
-                    yield frame
-            if subscriber.close_code is not None:
-                return
-            if subscriber.live:
-                await subscriber.wait()
-            else:
-                async for frame in self.catch_up(subscriber):
-                    yield frame
 
     async def catch_up(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
         """The frames that a lagging client missed, from the log, until it is live or closed."""

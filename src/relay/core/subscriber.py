@@ -1,6 +1,6 @@
 """One connected client: where it stands in the log, and the frames that wait for it.
 
-A subscriber is *live* (the hub feeds its queue) or *lagging* (it reads the log by itself, see `Relay.follow`). The
+A subscriber is *live* (the hub feeds its queue) or *lagging* (it reads the log by itself, see `Relay.catch_up`). The
 queue is bounded; what does not fit is not lost but read from the log later. Knows nothing of sockets.
 """
 
@@ -79,14 +79,14 @@ class Subscriber:
         """Queue the answer with this seq. False if there is no room: the client must go on as lagging."""
         if seq <= self.position:
             return True  # read from the log before the announcement came
-        if self._full(frame):
+        if self._queue and self._full(frame):
             return False
         self._append(frame)
         return True
 
     def notify(self, frame: Frame) -> None:
         """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""
-        if not self._full(frame):
+        if not self._queue or not self._full(frame):
             self._append(frame)
 
     def fall_behind(self, epoch: str | None, position: int) -> None:
@@ -112,16 +112,6 @@ class Subscriber:
             self._queued_bytes = 0
         return frames
 
-    async def wait(self) -> None:
-        """Return when there may be something to do: a frame, a change of state or the end."""
-        if self._queue or self.close_code is not None or not self.live:
-            return
-        self._wakeup = asyncio.get_running_loop().create_future()
-        try:
-            await self._wakeup
-        finally:
-            self._wakeup = None
-
     async def wait_idle(self, seconds: float) -> None:
         """Wait for a frame or the end, `seconds` at most, whatever the state."""
         if self._queue or self.close_code is not None:
@@ -136,10 +126,8 @@ class Subscriber:
             self._wakeup = None
 
     def _full(self, frame: Frame) -> bool:
-        # An empty queue takes any frame: one message may be larger than the bound in JSON.
-        return bool(self._queue) and (
-            len(self._queue) >= MAX_QUEUE_FRAMES or self._queued_bytes + len(frame.data) > MAX_QUEUE_BYTES
-        )
+        # Not asked of an empty queue, which takes any frame: one message may be larger than the bound in JSON.
+        return len(self._queue) >= MAX_QUEUE_FRAMES or self._queued_bytes + len(frame.data) > MAX_QUEUE_BYTES
 
     def _append(self, frame: Frame) -> None:
         self._queue.append(frame)

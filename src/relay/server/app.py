@@ -31,11 +31,10 @@ from relay.server.guard import Guard
 from relay.server.hangups import LOOK_SECONDS, HangUps
 from relay.server.http import Route, error_answer
 from relay.server.logs import tidy_uvicorn
-from relay.server.outbox import Outbox
 from relay.server.pages import docs_page
 from relay.server.peers import STATE_KEY, Peers
 from relay.server.rest import Rest
-from relay.server.serving import DOOR_KEY, OUTBOX_KEY
+from relay.server.serving import DOOR_KEY
 from relay.server.signals import call_on_stop
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
@@ -131,7 +130,7 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             with call_on_stop(stop):
                 async with _chores(relay, hub, peers, uploads, hang_ups, settings, telemetry):
-                    yield {STATE_KEY: peers, DOOR_KEY: app.door, SOCKETS_KEY: fast_sockets, OUTBOX_KEY: Outbox()}
+                    yield {STATE_KEY: peers, DOOR_KEY: app.door, SOCKETS_KEY: fast_sockets}
         finally:
             await store.close()
             await asyncio.to_thread(telemetry.flush)

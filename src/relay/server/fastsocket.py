@@ -29,6 +29,7 @@ from relay.server.framing import (
     read_close,
 )
 from relay.server.guard import Guard, Head, subprotocol
+from relay.server.outbox import Outbox
 from relay.server.peers import Leaving, Peers, Unread
 from relay.server.protocols import ABORT_SECONDS, response
 from relay.server.telemetry import Telemetry
@@ -45,6 +46,9 @@ from relay.server.ws import (
 
 SOCKETS_KEY = "relay.sockets"
 """Where a protocol object finds the `FastSockets` in the state that the application gives to its server."""
+
+FEW = 16
+"""More sockets than that are written to after the answers of the same turn, fewer before them."""
 
 FLUSHES_PER_TURN = 256
 """So many sockets are written to before everybody else has a turn: about two milliseconds."""
@@ -76,6 +80,7 @@ class FastSockets:
         self.telemetry = telemetry
         self.now_ms = now_ms
         self.max_frame_bytes = settings.max_frame_bytes
+        self.outbox = Outbox()
         self._waiting: list[FastSocket] = []
 
     def flush_soon(self, socket: FastSocket) -> None:
@@ -85,6 +90,8 @@ class FastSockets:
         self._waiting.append(socket)
 
     def _flush(self) -> None:
+        if len(self._waiting) > FEW:
+            self.outbox.write_all()  # so the next answer may come while this one is sent to many, and go with it
         now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
         if self._waiting:
             now[0].loop.call_soon(self._flush)

@@ -29,10 +29,11 @@ class Outbox:
     def add(self, sender: Sender) -> None:
         """Have it write at the end of this turn."""
         if not self._senders:
-            sender.loop.call_soon(self._write_all)
+            sender.loop.call_soon(self.write_all)
         self._senders.append(sender)
 
-    def _write_all(self) -> None:
+    def write_all(self) -> None:
+        """Write now whatever is due in this turn."""
         senders, self._senders = self._senders, []
         for sender in senders:
             sender.write_now()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
@@ -11,7 +10,7 @@ from relay.core.hub import Hub
 from relay.core.relay import Relay
 from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
 from relay.models import MetadataBounds, Session
-from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE, Caller
+from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE
 from relay.server.guard import TICKET_SECONDS, Guard
 from relay.server.http import Answer, Request, Route
 from relay.server.query import Query
@@ -82,11 +81,12 @@ class Rest:
         query = request.query
         wait, timeout_seconds = _poll(query) if len(query) <= MAX_REMEMBERED_BYTES else _poll.__wrapped__(query)
         if wait:
-            timeout_seconds = min(timeout_seconds, self._seconds_left(request.caller))
+            if request.caller.expires is not None:  # a poll does not outlast its token
+                timeout_seconds = min(timeout_seconds, max(0.0, request.caller.expires - self._now_ms() / 1000))
             prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.when_gone)
         else:
             prompts = await self._relay.pending(request.session_id)
-        return Answer(200, _array((prompt.data,) for prompt in prompts))
+        return Answer(200, _array([(prompt.data,) for prompt in prompts]))
 
     async def post_response(self, request: Request) -> Answer:
         """An agent answers a prompt."""
@@ -109,7 +109,7 @@ class Rest:
             200,
             [
                 b'{"session_id":%b,"messages":' % encode(request.session_id),
-                *_array(history_item(entry.kind, entry.data) for entry in page.entries),
+                *_array([history_item(entry.kind, entry.data) for entry in page.entries]),
                 b',"total":%d,"limit":%d,"offset":%d}' % (page.total, limit, offset),
             ],
         )
@@ -164,10 +164,6 @@ class Rest:
 
     def _ok(self) -> Answer:
         return Answer(200, b'{"ok":true,"timestamp":%d}' % self._now_ms())
-
-    def _seconds_left(self, caller: Caller) -> float:
-        """How long the caller's token is still good: a poll does not outlast it."""
-        return math.inf if caller.expires is None else max(0.0, caller.expires - self._now_ms() / 1000)
 
 
 def _json_body(request: Request) -> bytes:

@@ -16,14 +16,13 @@ from relay.core.waiter import Waiter
 from relay.errors import RelayError
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
+from relay.server.fastsocket import SOCKETS_KEY
 from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
 from relay.server.outbox import Outbox
 from relay.server.protocols import HttpProtocol
 
 DOOR_KEY = "relay.door"
 """Where a protocol object finds the endpoints in the state that the application gives to its server."""
-
-OUTBOX_KEY = "relay.outbox"
 
 Answering = Coroutine[Any, Any, Answer]
 
@@ -36,7 +35,7 @@ class Serving(HttpProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._outbox: Outbox = self.app_state[OUTBOX_KEY]
+        self._outbox: Outbox = self.app_state[SOCKETS_KEY].outbox
         self._door: AsgiDoor = self.app_state[DOOR_KEY]
 
     def _serve(self, request: FastRequest) -> None:

@@ -1,0 +1,161 @@
+"""server/knownheads.py: a head that is known means what it meant to the parser, and nothing else is known."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from fuzz.speak_websocket import Connection
+from relay.config import Settings
+from relay.server.app import create_app
+from relay.server.auth import ANYONE, FREE
+from relay.server.fastdoor import FastDoor
+from relay.server.fastrequest import FastRequest
+from relay.server.http import Answer, Request, Route
+from relay.server.knownheads import MAX_BODY_BYTES, MAX_HEADS, KnownHeads
+from relay.server.run import _uvicorn_config
+from tests.factories import some_settings
+
+
+async def nothing(request: Request) -> Answer:
+    return Answer(200, b"")
+
+
+def a_request(expires: float | None = None) -> FastRequest:
+    request = FastRequest("POST", {}, None, Route("POST", "/prompt", nothing, FREE, 100), "", b"")
+    request.caller = type(ANYONE)(ANYONE.role, "*", expires, "")
+    return request
+
+
+def post(body: bytes, length: bytes | None = None, *, name: bytes = b"Content-Length: ", more: bytes = b"") -> bytes:
+    length = b"%d" % len(body) if length is None else length
+    return b"POST /prompt HTTP/1.1\r\nHost: x\r\n" + name + length + b"\r\nA: b\r\n" + more + b"\r\n" + body
+
+
+@pytest.mark.parametrize("name", [b"Content-Length: ", b"content-length:", b"CONTENT-LENGTH:\t "])
+def test_a_head_is_known_whatever_the_length_of_its_body(name: bytes) -> None:
+    known, request = KnownHeads(), a_request()
+    known.learn(post(b"{}", name=name), request)
+    for body in (b"{}", b"", b"x" * MAX_BODY_BYTES, b"a\r\n\r\nb"):
+        assert known.find(post(body, name=name)) is request
+        assert request.content == body
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        post(b"{}", b"3"),  # the rest is to come
+        post(b"{}", b"1"),  # another request follows
+        post(b"{}", b"02"),
+        post(b"{}", b"+2"),
+        post(b"{}", b"2 "),
+        post(b"{}", b""),
+        post(b"{}", b"2", more=b"Content-Length: 2\r\n"),
+        post(b"{}", b"2\r\nTransfer-Encoding: chunked"),
+        post(b"{}", name=b"Content-length: "),
+        post(b"x" * (MAX_BODY_BYTES + 1)),
+        post(b"{}").replace(b"\r\n", b"\n"),
+        post(b"{}")[:-3],
+        post(b"{}")[1:],
+        b"\r\n" + post(b"{}"),
+        post(b"{}") + post(b"{}"),
+        b"",
+    ],
+)
+def test_nothing_else_is_known(other: bytes) -> None:
+    known = KnownHeads()
+    known.learn(post(b"{}"), a_request())
+    assert known.find(other) is None
+
+
+def test_a_head_without_a_body_is_known_as_a_whole() -> None:
+    known, request = KnownHeads(), a_request()
+    poll = b"GET /prompts/s1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    known.learn(poll, request)
+    assert known.find(poll) is request
+    assert known.find(poll + b"x") is None
+    assert known.find(poll + poll) is None
+    assert known.find(poll.replace(b"s1", b"s2")) is None
+
+
+def test_a_token_that_expires_is_looked_at_each_time() -> None:
+    known = KnownHeads()
+    known.learn(post(b"{}"), a_request(expires=2e9))
+    assert known.find(post(b"{}")) is None
+
+
+def test_only_a_few_are_remembered() -> None:
+    known = KnownHeads()
+    heads = [b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(100)]
+    for head in heads:
+        known.learn(head, a_request())
+    assert sum(known.find(head) is not None for head in heads) <= MAX_HEADS
+
+
+# The door with and without this memory
+
+BODY = b'{"session_id":"s1","client_msg_id":"c%d","prompt":"x"}'
+WHOLE = [
+    *(post(BODY % number, more=b"Content-Type: application/json\r\n") for number in (1, 22, 333)),
+    post(b"{}", more=b"Content-Type: application/json\r\n"),
+    post(b"", more=b"Content-Type: application/json\r\n"),
+    b"GET /prompts/s1?wait=false HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /sessions/none HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
+]
+PARTS = [
+    *(whole[:cut] for whole in WHOLE[:2] for cut in (5, 30, -3)),
+    *(whole[cut:] for whole in WHOLE[:2] for cut in (30, -3)),
+    b"\r\n",
+    b"\n",
+    b"0\r\n\r\n",
+    post(BODY % 4, b"7", more=b"Content-Type: application/json\r\n"),
+    post(BODY % 4, b"99", more=b"Content-Type: application/json\r\n"),
+    post(b"", more=b"Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n"),
+]
+PACKETS = st.lists(
+    st.lists(st.sampled_from(WHOLE) | st.sampled_from(WHOLE) | st.sampled_from(PARTS), max_size=3).map(b"".join),
+    max_size=12,
+)
+
+
+class Forgetful(KnownHeads):
+    """One that knows nothing: everything is parsed."""
+
+    def learn(self, data: bytes, request: FastRequest) -> None:
+        pass
+
+
+async def answers(packets: Sequence[bytes], configured: Settings, *, forgetful: bool) -> tuple[bytes, bool]:
+    app = create_app(configured)
+    config = _uvicorn_config(app, configured)
+    config.load()
+    async with app.router.lifespan_context(app) as state:
+        connection = Connection(asyncio.get_running_loop())
+        door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
+        door.connection_made(connection)
+        if forgetful:
+            door._known = Forgetful()
+        for packet in packets:
+            if not connection.closing and connection.protocol is door:
+                door.data_received(packet)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        connection.abort()
+        await asyncio.sleep(0)
+    return re.sub(rb'"ts":\d+', b'"ts":0', connection.written), connection.closing
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(PACKETS)
+def test_the_door_answers_the_same_with_and_without(packets: list[bytes]) -> None:
+    configured = some_settings()
+    remembered = asyncio.run(answers(packets, configured, forgetful=False))
+    parsed = asyncio.run(answers(packets, configured, forgetful=True))
+    assert remembered == parsed

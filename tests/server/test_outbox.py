@@ -1,0 +1,74 @@
+"""server/outbox.py and server/serving.py: when answers are written, and that their order is that of the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from uvicorn.server import ServerState
+
+from fuzz.speak_websocket import HANDSHAKE, Connection
+from relay.server.app import create_app
+from relay.server.asgi import PIECE_BYTES
+from relay.server.fastdoor import FastDoor
+from relay.server.run import _uvicorn_config
+from tests.factories import some_settings
+
+ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@asynccontextmanager
+async def doors(count: int) -> AsyncIterator[list[tuple[FastDoor, Connection]]]:
+    settings = some_settings()
+    app = create_app(settings)
+    config = _uvicorn_config(app, settings)
+    config.load()
+    async with app.router.lifespan_context(app) as state:
+        pairs = []
+        for _ in range(count):
+            connection = Connection(asyncio.get_running_loop())
+            door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
+            door.connection_made(connection)
+            pairs.append((door, connection))
+        yield pairs
+
+
+async def test_requests_of_one_turn_are_all_served_before_any_answer_is_written() -> None:
+    async with doors(3) as pairs:
+        for door, _ in pairs:
+            door.data_received(ASK)
+            assert not any(connection.written for _, connection in pairs)
+        await asyncio.sleep(0)
+        assert all(connection.written.startswith(b"HTTP/1.1 200 ") for _, connection in pairs)
+
+
+async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_stop() -> None:
+    async with doors(3) as [refused, upgraded, stopped]:
+        refused[0].data_received(ASK + b"\x00")
+        upgraded[0].data_received(ASK + HANDSHAKE)
+        stopped[0].data_received(ASK)
+        stopped[0].shutdown()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for (_, connection), second in ((refused, b"HTTP/1.1 400 "), (upgraded, b"HTTP/1.1 101 ")):
+            assert connection.written.startswith(b"HTTP/1.1 200 ")
+            assert connection.written.find(second) > 0
+        assert stopped[1].written.startswith(b"HTTP/1.1 200 ")
+        assert stopped[1].closing
+
+
+async def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:
+    async with doors(1) as [(door, connection)]:
+        door.data_received(ASK)
+        connection.abort()
+        await asyncio.sleep(0)
+        assert connection.written == b""
+
+
+async def test_much_that_is_asked_in_one_piece_does_not_pile_up() -> None:
+    async with doors(1) as [(door, connection)]:
+        door.data_received(ASK * 1000)
+        assert len(connection.written) > PIECE_BYTES  # in time for the peer to be seen not to read
+        await asyncio.sleep(0)
+        assert connection.written.count(b"HTTP/1.1 200 ") == 1000
