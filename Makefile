@@ -1,6 +1,6 @@
 # Relay. Two commands matter: `make run` and `make test`. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak fuzz bench format docs lock clean
+.PHONY: help run test check soak fuzz bench layers format docs lock clean
 
 PYTHON ?= python3
 RUNS ?= 1000000
@@ -18,6 +18,7 @@ help:  ## show this help
 	@echo "make soak    crash tests, 200 rounds instead of 10: about ten minutes"
 	@echo "make fuzz    a million hostile inputs, guided by coverage: about five minutes (RUNS=…)"
 	@echo "make bench   what an operation costs, beside other servers: half an hour (bench/README.md)"
+	@echo "make layers  where the time of one prompt goes: ten seconds"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
 	@echo "make lock    resolve requirements/*.txt anew from pyproject.toml"
@@ -44,6 +45,9 @@ fuzz: $(VENV)/.fuzz
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)
+
+layers: $(VENV)/.dev
+	$(BIN)/python -m bench.layers 2>/dev/null
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

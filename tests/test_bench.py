@@ -13,12 +13,13 @@ from typing import cast
 
 import pytest
 
-from bench import load, run
+from bench import layers, load, run
 from bench.candidates import CANDIDATES, Candidate, baseline
 from bench.goals import LEAST_RATIOS, RELAYS, verdicts
 from bench.report import write_report
 from bench.results import Results, Row
 from bench.server import Server
+from relay.config import LogLevel
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="the load generator is compiled")
 
@@ -139,3 +140,9 @@ def test_a_small_run_measures_real_servers(tmp_path: Path) -> None:
         assert results.ratio(work, "relay", "baseline") is not None
     assert "| relay |" in (tmp_path / "README.md").read_text()
     assert (tmp_path / "headline.svg").read_text().startswith("<svg")
+
+
+async def test_the_layers_of_a_prompt_are_part_of_it() -> None:
+    taken = await layers.measure(200, 1, log_level=LogLevel.WARNING)
+    assert min(taken[name] for name in taken if name != "the rest") > 0
+    assert taken["find the head"] + taken["decode and check"] < taken["all"]

@@ -32,6 +32,8 @@ _MESSAGE_FRAME_PREFIX = b'{"type":"message","data":'
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 encode_lines = _encoder.encode_lines
+_buffer = bytearray()
+_BLANKS = b" \t\r\n"
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -138,8 +140,9 @@ def encode_response(response: NewResponse, assistant_msg_id: str, ts: Number) ->
 
 
 def _to_keep(message: _PromptData | _ResponseData) -> bytes:
-    # The encoder's own bytes keep up to half as much again of unused room; what is stored must not.
-    return bytes(memoryview(encode(message)))
+    # Through a buffer: the encoder's own bytes keep up to half as much again of unused room; what is stored must not.
+    _encoder.encode_into(message, _buffer)
+    return bytes(_buffer)
 
 
 def fingerprint(response: NewResponse) -> bytes:
@@ -211,7 +214,8 @@ def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
     if not raw.startswith(b"{"):
         raise InvalidField("metadata must be an object")
     try:
-        compact = msgspec.json.format(raw, indent=-1)
+        # Without a blank anywhere it is compact already.
+        compact = raw if len(raw.translate(None, _BLANKS)) == len(raw) else msgspec.json.format(raw, indent=-1)
         bounds.check_size(len(compact), "metadata")
         value = _decode_any(compact)  # what it cannot decode, we could not serve again
     except (msgspec.DecodeError, RecursionError):

@@ -1,0 +1,158 @@
+"""What each layer takes of the time of one prompt: `make layers`.
+
+In one process and without a network: a connection is fed with requests, and each layer once more alone. So the sum is
+less than what a server takes, whose caches are cold and whose kernel wants its share; what is compared is the layers
+with one another, and one version with the next on the same machine in the same minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import uvloop
+from uvicorn.server import ServerState
+
+from bench.candidates import ADMIN_TOKEN
+from relay.config import LogLevel, Settings
+from relay.core.relay import Relay
+from relay.models import PROMPT
+from relay.server.app import create_app
+from relay.server.fastdoor import FastDoor
+from relay.server.http import Answer
+from relay.server.run import _uvicorn_config
+from relay.store.base import NewEntry
+from relay.wire import NewPrompt, decode_prompt, encode_prompt
+
+REQUESTS = 20_000
+ROUNDS = 5
+SESSIONS = 64
+TEXT = "x" * 150
+
+
+class Nowhere(asyncio.Transport):
+    """A connection whose other end takes everything at once."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+    def write(self, data: Any) -> None:
+        """Gone."""
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def a_body(number: int) -> bytes:
+    return (
+        b'{"session_id":"s%d","client_msg_id":"1234567890-%d-00000000","prompt":"%b","metadata":{"model":"m1","lang":"en"}}'
+        % (number % SESSIONS, number, TEXT.encode())
+    )
+
+
+def a_request(body: bytes) -> bytes:
+    return (
+        b"POST /prompt HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nAuthorization: Bearer %b\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (ADMIN_TOKEN.encode(), len(body), body)
+    )
+
+
+def done(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Run what need not wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")
+
+
+def serve(door: FastDoor, request: bytes) -> None:
+    """A request, from its bytes to those of its answer."""
+    door.data_received(request)
+    door.write_now()
+
+
+def reply(door: FastDoor, answer: Answer) -> None:
+    """The last part of it."""
+    door._answer(answer)
+    door.write_now()
+
+
+class Layers:
+    """A relay in this process, and the parts of it that a prompt goes through."""
+
+    def __init__(self, door: FastDoor, first: int, count: int) -> None:
+        numbers = range(first, first + count)
+        bodies = [a_body(number) for number in numbers]
+        again = [decode_prompt(a_body(-1 - number)) for number in numbers]  # the store takes an id only once
+        endpoint: Any = door._door._exact["POST", "/prompt"].endpoint
+        relay: Relay = endpoint.__self__._relay
+        entries = [entry_of(prompt) for prompt in again]
+        answer = Answer(200, b'{"stored":true,"client_msg_id":"1234567890-12345-00000000"}')
+        requests = [a_request(body) for body in bodies]
+        self.acts: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {
+            "all": (lambda request: serve(door, request), requests),
+            "find the head": (door._known.find, requests),
+            "decode and check": (decode_prompt, bodies),
+            "encode": (lambda prompt: encode_prompt(prompt, prompt.client_msg_id, 1), again),
+            "keep": (lambda entry: done(relay._store.add_prompt(entry)), entries),
+            "log and count": (
+                lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, duplicate=False),
+                entries,
+            ),
+            "answer": (lambda _: reply(door, answer), bodies),
+        }
+
+    def microseconds(self) -> dict[str, float]:
+        """What each took, for one prompt."""
+        taken = {}
+        for name, (act, subjects) in self.acts.items():
+            began = time.process_time()
+            for subject in subjects:
+                act(subject)
+            taken[name] = (time.process_time() - began) / len(subjects) * 1e6
+        taken["the rest"] = 2 * taken["all"] - sum(taken.values())
+        return taken
+
+
+def entry_of(prompt: NewPrompt) -> NewEntry:
+    assert prompt.client_msg_id is not None
+    data = encode_prompt(prompt, prompt.client_msg_id, 1)
+    return NewEntry(prompt.session_id, PROMPT, prompt.client_msg_id, prompt.client_msg_id, 1, data, 1)
+
+
+async def measure(requests: int, rounds: int, *, log_level: LogLevel = LogLevel.INFO) -> dict[str, float]:
+    """The best of some rounds, by layer."""
+    settings = Settings(
+        admin_token=ADMIN_TOKEN,
+        rate_limit=0,
+        max_pending_per_session=10**9,
+        store_max_bytes=10**12,
+        log_level=log_level,
+    )
+    app = create_app(settings)
+    config = _uvicorn_config(app, settings)
+    config.load()
+    async with app.router.lifespan_context(app) as state:
+        door = FastDoor(config, ServerState(), dict(state or {}))
+        door.connection_made(Nowhere())
+        for number in range(3):  # the head is known from then on
+            serve(door, a_request(a_body(number)))
+        found: list[dict[str, float]] = []
+        for number in range(rounds):
+            found.append(Layers(door, 10 + number * requests, requests).microseconds())
+            await asyncio.sleep(0)
+    return min(found, key=lambda taken: taken["all"])
+
+
+def main() -> None:
+    """Print the table."""
+    uvloop.install()
+    for name, microseconds in asyncio.run(measure(REQUESTS, ROUNDS)).items():
+        print(f"{name:<18}{microseconds:6.1f} µs")
+
+
+if __name__ == "__main__":
+    main()
