@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzz import decode_frame, decode_request, read_query, speak_websocket
+from fuzz import decode_frame, decode_request, read_query, speak_http, speak_websocket
 from relay.server.ws_protocol import WebSocketProtocol
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -38,6 +38,22 @@ FRAMES = (
     *(b"\x81\x80\0\0\0\0", b"\x01\x81\0\0\0\0", b"\x80\x80\0\0\0\0", b"\x89\x80\0\0\0\0", b"\xc1", b"\xff"),
     *(b"\x88\x82\0\0\0\0\x03\xe8", b"\x82\xfe\0\x80\0\0\0\0", b"\x81\xff\0\0\0\0\0\1\0\1", b'{"type":"ping"}'),
 )
+HTTP_WORDS = (
+    *(speak_http.post(4), speak_http.POLL, speak_http.SEPARATOR, b"\r\n", b"\r\n\r\n", b"\n", b"HTTP/1.1", b"HTTP/1.0"),
+    *(b"Content-Length: ", b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Connection: close", b"Upgrade: x"),
+    *(
+        b"GET ",
+        b"POST ",
+        b"/prompt",
+        b"/prompts/s1",
+        b"/ws/s1",
+        b"Host: x",
+        b"0\r\n\r\n",
+        b"54",
+        b"\t",
+        b"Origin: http://x",
+    ),
+)
 QUERY_WORDS = (
     *(b"&", b"=", b"%", b"+", b";", b"%26", b"1e", b"1_0", b"nan", b"inf", b"true", b"FALSE", b"%E2%81%B0", b"9" * 16),
     *(b"wait=", b"timeout=", b"limit=", b"offset=", b"since=", b"300", b"1000", b"1001", b"9007199254740991"),
@@ -60,12 +76,13 @@ class Target:
 
 TARGETS = {
     "prompt": Target(lambda: nullcontext(decode_request.prompt), 30, (*JSON_WORDS, *MEMBERS)),
-    "response": Target(lambda: nullcontext(decode_request.response), 30, (*JSON_WORDS, *MEMBERS)),
+    "response": Target(lambda: nullcontext(decode_request.response), 25, (*JSON_WORDS, *MEMBERS)),
     "client_message": Target(
         lambda: nullcontext(decode_frame.client_message), 20, (*JSON_WORDS, b'"type":', b'"ping"', b'"pong"')
     ),
     "websocket": Target(partial(speak_websocket.opened, WebSocketProtocol), 5, FRAMES),
     "fast_socket": Target(speak_websocket.opened, 5, FRAMES),
+    "http": Target(speak_http.opened, 5, HTTP_WORDS),
     "query": Target(lambda: nullcontext(read_query.query), 5, QUERY_WORDS, 100),
     "content_type": Target(lambda: nullcontext(read_query.content_type), 5, TYPE_WORDS, 80),
 }

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
-from fuzz.speak_websocket import Connection
-from relay.config import Settings
-from relay.server.app import create_app
+from fuzz import speak_http
 from relay.server.auth import ANYONE, FREE
-from relay.server.fastdoor import FastDoor
 from relay.server.fastrequest import FastRequest
 from relay.server.http import Answer, Request, Route
 from relay.server.knownheads import MAX_BODY_BYTES, MAX_HEADS, KnownHeads
-from relay.server.run import _uvicorn_config
-from tests.factories import some_settings
 
 
 async def nothing(request: Request) -> Answer:
@@ -100,24 +92,20 @@ def test_only_a_few_are_remembered() -> None:
 
 # The door with and without this memory
 
-BODY = b'{"session_id":"s1","client_msg_id":"c%d","prompt":"x"}'
 WHOLE = [
-    *(post(BODY % number, more=b"Content-Type: application/json\r\n") for number in (1, 22, 333)),
-    post(b"{}", more=b"Content-Type: application/json\r\n"),
-    post(b"", more=b"Content-Type: application/json\r\n"),
-    b"GET /prompts/s1?wait=false HTTP/1.1\r\nHost: x\r\n\r\n",
+    *(speak_http.post(number) for number in (1, 22, 333)),
+    speak_http.HEAD % 2 + b"{}",
+    speak_http.HEAD % 0,
+    speak_http.POLL,
     b"GET /sessions/none HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
 ]
 PARTS = [
     *(whole[:cut] for whole in WHOLE[:2] for cut in (5, 30, -3)),
     *(whole[cut:] for whole in WHOLE[:2] for cut in (30, -3)),
-    b"\r\n",
-    b"\n",
-    b"0\r\n\r\n",
-    post(BODY % 4, b"7", more=b"Content-Type: application/json\r\n"),
-    post(BODY % 4, b"99", more=b"Content-Type: application/json\r\n"),
-    post(b"", more=b"Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n"),
+    *(b"\r\n", b"\n", b"0\r\n\r\n"),
+    *(speak_http.HEAD % length + speak_http.BODY % 4 for length in (7, 99)),
+    speak_http.HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n",
 ]
 PACKETS = st.lists(
     st.lists(st.sampled_from(WHOLE) | st.sampled_from(WHOLE) | st.sampled_from(PARTS), max_size=3).map(b"".join),
@@ -125,37 +113,13 @@ PACKETS = st.lists(
 )
 
 
-class Forgetful(KnownHeads):
-    """One that knows nothing: everything is parsed."""
-
-    def learn(self, data: bytes, request: FastRequest) -> None:
-        pass
-
-
-async def answers(packets: Sequence[bytes], configured: Settings, *, forgetful: bool) -> tuple[bytes, bool]:
-    app = create_app(configured)
-    config = _uvicorn_config(app, configured)
-    config.load()
-    async with app.router.lifespan_context(app) as state:
-        connection = Connection(asyncio.get_running_loop())
-        door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
-        door.connection_made(connection)
-        if forgetful:
-            door._known = Forgetful()
-        for packet in packets:
-            if not connection.closing and connection.protocol is door:
-                door.data_received(packet)
-            for _ in range(20):
-                await asyncio.sleep(0)
-        connection.abort()
-        await asyncio.sleep(0)
-    return re.sub(rb'"ts":\d+', b'"ts":0', connection.written), connection.closing
+@pytest.fixture(scope="module")
+def target() -> Iterator[Callable[[bytes], None]]:
+    with speak_http.opened() as opened:
+        yield opened
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None)
 @given(PACKETS)
-def test_the_door_answers_the_same_with_and_without(packets: list[bytes]) -> None:
-    configured = some_settings()
-    remembered = asyncio.run(answers(packets, configured, forgetful=False))
-    parsed = asyncio.run(answers(packets, configured, forgetful=True))
-    assert remembered == parsed
+def test_the_door_answers_the_same_with_and_without(target: Callable[[bytes], None], packets: list[bytes]) -> None:
+    target(speak_http.SEPARATOR.join(packets))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -320,8 +319,10 @@ class Relay:
         held = self._held.pop(place)
         if held > 1:
             self._held[place] = held - 1
-        with suppress(StoreUnavailable):  # the next round of hold_seats tells it
+        try:
             await self._store.leave_seat(session_id, seat)
+        except StoreUnavailable:
+            return  # the next round of hold_seats tells it
 
     def _fetched(self, session_id: str, prompts: Sequence[Entry]) -> None:
         self._used[session_id] = self._now_ms()
