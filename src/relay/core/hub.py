@@ -26,6 +26,8 @@ from relay.models import ASSISTANT, PROMPT
 from relay.store.base import Entry
 from relay.wire import message_frame
 
+_PROMPT = WakeCause.PROMPT
+
 REMEMBERED = 64
 """So many announced entries are remembered by their hash."""
 
@@ -76,7 +78,7 @@ class Hub:
             return
         if entry.kind is PROMPT:
             for waiter in channel.waiters:
-                waiter.wake(WakeCause.PROMPT)
+                waiter.wake(_PROMPT)
         if channel.doubtful:
             return  # nobody is live, and what was known before is needed as evidence
         if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):

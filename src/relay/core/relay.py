@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
 
 import msgspec
 
@@ -63,6 +62,8 @@ class ClientGone(Exception):
 
 
 _REFUSALS: Mapping[WakeCause, type[Exception]] = {WakeCause.GONE: ClientGone, WakeCause.DELETED: SessionNotFound}
+_POLL = Seat.POLL
+_CLIENT = Seat.CLIENT
 _LAST_LOOKS = frozenset({WakeCause.TIMEOUT, WakeCause.DRAIN})
 
 
@@ -175,8 +176,8 @@ class Relay:
     ) -> Sequence[Entry]:
         deadline = self._clock() + timeout_seconds
         self._hub.admit_wait()
-        await self._take_seat(session_id, Seat.POLL)
-        forget = when_gone(partial(waiter.wake, WakeCause.GONE))
+        await self._take_seat(session_id, _POLL)
+        forget = when_gone(waiter.hang_up)
         try:
             while True:
                 cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS)
@@ -188,7 +189,7 @@ class Relay:
                     return prompts
         finally:
             forget()
-            await self._leave_seat(session_id, Seat.POLL)
+            await self._leave_seat(session_id, _POLL)
 
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
         """A page of the messages with ts > since, oldest first. Raises SessionNotFound."""
@@ -220,11 +221,11 @@ class Relay:
         if head is None and self._settings.ws_unknown_session is UnknownSession.REJECT:
             raise SessionNotFound
         subscriber = Subscriber(session_id, head.epoch if head else None, head.seq if head else 0)
-        await self._take_seat(session_id, Seat.CLIENT)
+        await self._take_seat(session_id, _CLIENT)
         try:
             self._hub.subscribe(subscriber)
         except RelayError:
-            await self._leave_seat(session_id, Seat.CLIENT)
+            await self._leave_seat(session_id, _CLIENT)
             raise
         return subscriber
 
@@ -233,7 +234,7 @@ class Relay:
         self._hub.unsubscribe(subscriber)
         if subscriber.epoch is not None:
             self._used[subscriber.session_id] = self._now_ms()
-        await self._leave_seat(subscriber.session_id, Seat.CLIENT)
+        await self._leave_seat(subscriber.session_id, _CLIENT)
 
     async def catch_up(self, subscriber: Subscriber) -> AsyncIterator[Frame]:
         """The frames that a lagging client missed, from the log, until it is live or closed."""
@@ -305,7 +306,7 @@ class Relay:
     async def _take_seat(self, session_id: str, seat: Seat) -> None:
         """Raises TooManySubscribers or TooManyPolls if the session has no place left, in any instance."""
         settings = self._settings
-        client = seat is Seat.CLIENT
+        client = seat is _CLIENT
         most = settings.max_subscribers_per_session if client else settings.max_waiting_polls_per_session
         if not await self._store.take_seat(session_id, seat, most):
             if client:

@@ -17,6 +17,8 @@ from relay.core.observer import WakeCause
 SLOT_SECONDS = 0.02
 """Waits that end within so long of each other end together, at the last one's time."""
 
+_TIMEOUT = WakeCause.TIMEOUT
+_SAFETY = WakeCause.SAFETY
 _FINAL = frozenset(cause for cause in WakeCause if cause.is_final)
 
 
@@ -77,6 +79,10 @@ class Waiter:
         elif self._future is not None and not self._future.done():
             self._future.set_result(None)
 
+    def hang_up(self) -> None:
+        """Wake it because its caller has gone."""
+        self.wake(WakeCause.GONE)
+
     def then(self, go_on: Callable[[], None]) -> None:
         """For whoever drives a coroutine by hand and was given this waiter: call `go_on` when it is woken."""
         self._go_on = go_on
@@ -85,9 +91,9 @@ class Waiter:
         """Wait until woken and say why: TIMEOUT after `seconds`, or SAFETY after `safety_seconds` if that is sooner."""
         if self._cause is None:
             if seconds <= safety_seconds:
-                slot = self._waits.end_in(seconds, self, WakeCause.TIMEOUT)
+                slot = self._waits.end_in(seconds, self, _TIMEOUT)
             else:
-                slot = self._waits.end_in(safety_seconds, self, WakeCause.SAFETY)
+                slot = self._waits.end_in(safety_seconds, self, _SAFETY)
             try:
                 await self
             finally:
