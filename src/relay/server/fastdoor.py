@@ -57,8 +57,9 @@ class FastDoor(Serving):
         if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
             return
-        request = self._known.find(data)
-        if request is not None and self._is_free() and self._door.guard.spend(request.caller):
+        # Only if free: what is found may be the very request that is being served.
+        request = self._known.find(data) if self._is_free() else None
+        if request is not None and self._door.guard.spend(request.caller):
             self._step += 1
             self._serve(request)
             return
