@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from uvicorn.server import ServerState
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
@@ -72,3 +74,13 @@ async def test_much_that_is_asked_in_one_piece_does_not_pile_up() -> None:
         assert len(connection.written) > PIECE_BYTES  # in time for the peer to be seen not to read
         await asyncio.sleep(0)
         assert connection.written.count(b"HTTP/1.1 200 ") == 1000
+
+
+@pytest.mark.parametrize("cut", [None, -2], ids=["in one piece", "in two pieces"])
+async def test_a_head_that_is_too_large_is_431_behind_another_request_too(cut: int | None) -> None:
+    large = ASK[:-2] + b"A: " + b"b" * 65_536 + b"\r\n\r\n"
+    async with doors(1) as [(door, connection)]:
+        door.data_received(ASK + large[:cut])
+        if cut is not None:
+            door.data_received(large[cut:])
+        assert re.findall(rb"HTTP/1.1 (\d+)", connection.written) == [b"200", b"431"]

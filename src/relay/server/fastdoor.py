@@ -48,6 +48,8 @@ class FastDoor(Serving):
     """The request whose body is arriving, if it is for this door."""
     _served: FastRequest | None = None
     """The last request that came through the parser and was served here."""
+    _read_bytes = 0
+    """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,6 +81,7 @@ class FastDoor(Serving):
 
     def _parse(self, data: bytes) -> None:
         self._quiet_bytes += len(data)
+        self._read_bytes = len(data) + (self._read_bytes if self._part is Part.HEAD else 0)
         while data:
             try:
                 self.parser.feed_data(data)
@@ -119,7 +122,7 @@ class FastDoor(Serving):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self._quiet_bytes > self._peers.max_header_bytes:
+        if self._read_bytes > self._peers.max_header_bytes:
             self._check_head()
         self._request = self._usual_request()
         if self._request is None:
