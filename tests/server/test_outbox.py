@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from uvicorn.server import ServerState
@@ -58,6 +59,25 @@ async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_st
             assert connection.written.find(second) > 0
         assert stopped[1].written.startswith(b"HTTP/1.1 200 ")
         assert stopped[1].closing
+
+
+class Broken(Connection):
+    """One to which nothing can be written any more."""
+
+    def write(self, data: Any) -> None:
+        raise RuntimeError
+
+
+async def test_one_that_cannot_be_written_to_keeps_no_other_from_its_answer() -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    async with doors(2) as [broken, sound]:
+        broken[0].transport = Broken(asyncio.get_running_loop())
+        for door, _ in (broken, sound):
+            door.data_received(ASK)
+        await asyncio.sleep(0)
+        assert sound[1].written.startswith(b"HTTP/1.1 200 ")
+        assert [type(complaint) for complaint in complaints] == [RuntimeError]
 
 
 async def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:
