@@ -60,6 +60,25 @@ async def test_those_woken_in_one_turn_go_on_in_the_order_of_their_waking() -> N
     assert ended == [2, 0, 1]
 
 
+async def test_one_that_fails_keeps_no_other_from_going_on() -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    waits = Waits()
+    broken, sound = Waiter(waits), Waiter(waits)
+
+    async def fail() -> WakeCause:
+        await broken.wait(30, 60)
+        raise ValueError
+
+    wait = ByHand(sound.wait(30, 60))
+    await begun(ByHand(fail()), wait)
+    for waiter in (broken, sound):
+        waiter.wake(WakeCause.PROMPT)
+    await asyncio.sleep(0)
+    assert wait.cause is WakeCause.PROMPT
+    assert [type(complaint) for complaint in complaints] == [ValueError]
+
+
 async def test_a_final_cause_overtakes_the_first_before_the_wait_goes_on() -> None:
     waiter = Waiter(Waits())
     wait = ByHand(waiter.wait(30, 60))

@@ -42,6 +42,12 @@ def test_the_name_of_a_caller_does_not_give_its_token_away() -> None:
     assert tokens().identify(CLIENT.encode()).key != tokens().identify(AGENT.encode()).key
 
 
+def test_a_token_in_another_spelling_is_the_same_caller() -> None:
+    """Else each spelling would have a rate of its own."""
+    token = session_token().encode()
+    assert tokens().identify(token + b"=").key == tokens().identify(token).key
+
+
 def test_a_remembered_token_expires_all_the_same() -> None:
     clock = Clock(time.time())
     known = tokens(clock)

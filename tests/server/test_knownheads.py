@@ -12,7 +12,7 @@ from fuzz import speak_http
 from relay.server.auth import ANYONE, FREE
 from relay.server.fastrequest import FastRequest
 from relay.server.http import Answer, Request, Route
-from relay.server.knownheads import MAX_BODY_BYTES, MAX_HEADS, KnownHeads
+from relay.server.knownheads import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADS, KnownHeads
 
 
 async def nothing(request: Request) -> Answer:
@@ -90,6 +90,22 @@ def test_only_a_few_are_remembered() -> None:
     assert sum(known.find(head) is not None for head in heads) <= MAX_HEADS
 
 
+def test_a_long_head_is_not_remembered() -> None:
+    known = KnownHeads()
+    long = post(b"{}", more=b"A: " + b"b" * MAX_HEAD_BYTES + b"\r\n")
+    known.learn(long, a_request())
+    assert known.find(long) is None
+    known.learn(post(b"x" * MAX_BODY_BYTES), a_request())
+    assert known.find(post(b"{}")) is not None
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"\r\n\r\n", b"\r\n\r\n\r\n"])
+def test_blank_lines_before_a_request_do_not_hide_its_body(more: bytes) -> None:
+    known, request = KnownHeads(), a_request()
+    known.learn(more + post(b"{}"), request)
+    assert known.find(more + post(b"{}")) is None or request.content == b"{}"
+
+
 # The door with and without this memory
 
 WHOLE = [
@@ -103,7 +119,7 @@ WHOLE = [
 PARTS = [
     *(whole[:cut] for whole in WHOLE[:2] for cut in (5, 30, -3)),
     *(whole[cut:] for whole in WHOLE[:2] for cut in (30, -3)),
-    *(b"\r\n", b"\n", b"0\r\n\r\n"),
+    *(b"\r\n", b"\r\n\r\n", b"\n", b"0\r\n\r\n"),
     *(speak_http.HEAD % length + speak_http.BODY % 4 for length in (7, 99)),
     speak_http.HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n",
 ]

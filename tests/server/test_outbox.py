@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from uvicorn.server import ServerState
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
@@ -58,6 +61,25 @@ async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_st
         assert stopped[1].closing
 
 
+class Broken(Connection):
+    """One to which nothing can be written any more."""
+
+    def write(self, data: Any) -> None:
+        raise RuntimeError
+
+
+async def test_one_that_cannot_be_written_to_keeps_no_other_from_its_answer() -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    async with doors(2) as [broken, sound]:
+        broken[0].transport = Broken(asyncio.get_running_loop())
+        for door, _ in (broken, sound):
+            door.data_received(ASK)
+        await asyncio.sleep(0)
+        assert sound[1].written.startswith(b"HTTP/1.1 200 ")
+        assert [type(complaint) for complaint in complaints] == [RuntimeError]
+
+
 async def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:
     async with doors(1) as [(door, connection)]:
         door.data_received(ASK)
@@ -72,3 +94,13 @@ async def test_much_that_is_asked_in_one_piece_does_not_pile_up() -> None:
         assert len(connection.written) > PIECE_BYTES  # in time for the peer to be seen not to read
         await asyncio.sleep(0)
         assert connection.written.count(b"HTTP/1.1 200 ") == 1000
+
+
+@pytest.mark.parametrize("cut", [None, -2], ids=["in one piece", "in two pieces"])
+async def test_a_head_that_is_too_large_is_431_behind_another_request_too(cut: int | None) -> None:
+    large = ASK[:-2] + b"A: " + b"b" * 65_536 + b"\r\n\r\n"
+    async with doors(1) as [(door, connection)]:
+        door.data_received(ASK + large[:cut])
+        if cut is not None:
+            door.data_received(large[cut:])
+        assert re.findall(rb"HTTP/1.1 (\d+)", connection.written) == [b"200", b"431"]

@@ -54,7 +54,11 @@ class Waits:
     def _resume_all(self) -> None:
         woken, self._woken = self._woken, []
         for go_on in woken:
-            go_on()
+            try:
+                go_on()
+            except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
+                told = {"message": "a poll could not go on", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
 
 
 class Waiter:

@@ -48,6 +48,8 @@ class FastDoor(Serving):
     """The request whose body is arriving, if it is for this door."""
     _served: FastRequest | None = None
     """The last request that came through the parser and was served here."""
+    _read_bytes = 0
+    """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,11 +59,14 @@ class FastDoor(Serving):
         if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
             return
-        request = self._known.find(data)
-        if request is not None and self._is_free() and self._door.guard.spend(request.caller):
-            self._step += 1
-            self._serve(request)
-            return
+        # Only if free: what is found may be the very request that is being served.
+        request = self._known.find(data) if self._is_free() else None
+        if request is not None:
+            if self._door.guard.spend(request.caller):
+                self._step += 1
+                self._serve(request)
+                return
+            request.content = b""  # not kept: it is read again, by the parser
         self._served = None
         step = self._step
         self._parse(data)
@@ -78,6 +83,7 @@ class FastDoor(Serving):
 
     def _parse(self, data: bytes) -> None:
         self._quiet_bytes += len(data)
+        self._read_bytes = len(data) + (self._read_bytes if self._part is Part.HEAD else 0)
         while data:
             try:
                 self.parser.feed_data(data)
@@ -118,7 +124,7 @@ class FastDoor(Serving):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self._quiet_bytes > self._peers.max_header_bytes:
+        if self._read_bytes > self._peers.max_header_bytes:
             self._check_head()
         self._request = self._usual_request()
         if self._request is None:

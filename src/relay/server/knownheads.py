@@ -17,6 +17,9 @@ MAX_BODY_BYTES = 65_536
 MAX_HEADS = 4
 """So many are remembered for a connection. An agent needs two: one for its polls, one for its answers."""
 
+MAX_HEAD_BYTES = 4_096
+"""A longer one is not remembered: what an idle connection holds must not be for strangers to say."""
+
 NAME_BYTES = 12
 """A head is looked up by its first bytes, in which the endpoints differ."""
 
@@ -54,13 +57,14 @@ class KnownHeads:
         if request.caller.expires is not None:
             return  # has to be looked at each time
         head, _, content = data.partition(HEAD_END)
+        if len(head) > MAX_HEAD_BYTES:
+            return
         length = _LENGTH.search(head)
-        if length is None:
-            known: _Known = (data, None, request)
-        else:
+        if (length[1] if length else b"0") != b"%d" % len(content):
+            return  # written in another way, or with blank lines around it
+        known: _Known = (data, None, request)
+        if length is not None:
             known = (head[: length.start(1)], head[length.end(1) :], request)
-            if length[1] != b"%d" % len(content):
-                return  # written in another way
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         self._heads[data[:NAME_BYTES]] = known

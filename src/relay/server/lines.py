@@ -76,8 +76,18 @@ class LineWriter:
                 done.set()
 
     def _write(self, batch: Sequence[Event]) -> None:
+        lines = self._lines(batch)
         try:
-            sys.stderr.buffer.write(self._render(batch))
+            sys.stderr.buffer.write(lines)
             sys.stderr.buffer.flush()
-        except (OSError, ValueError, TypeError, AttributeError):
-            self.dropped += len(batch)  # most likely nobody is left to read them
+        except (OSError, ValueError, AttributeError):
+            self.dropped += len(batch)  # nobody is left to read them
+
+    def _lines(self, batch: Sequence[Event]) -> bytes:
+        try:
+            return self._render(batch)
+        except Exception:  # whatever is wrong with one event must cost neither the others nor this thread
+            if len(batch) > 1:
+                return b"".join(self._lines([event]) for event in batch)
+            self.dropped += 1
+            return b""

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -161,12 +162,19 @@ class Clock:
 
 def _json_lines(events: Sequence[Event]) -> bytes:
     # Without structlog, which takes longer for a line than all else that a request needs.
-    lines = encode_lines(events)
-    return lines if lines.isascii() and b"\x7f" not in lines else b"".join(map(_json_line, events))
+    with suppress(UnicodeEncodeError):
+        lines = encode_lines(events)
+        if lines.isascii() and b"\x7f" not in lines:
+            return lines
+    return b"".join(map(_json_line, events))
 
 
 def _json_line(event: Event) -> bytes:
-    return (_printable(encode(event).decode()) + "\n").encode()
+    try:
+        line = encode(event).decode()
+    except UnicodeEncodeError:  # a lone surrogate: the system has names that are not UTF-8
+        line = json.dumps(msgspec.to_builtins(event))
+    return (_printable(line) + "\n").encode()
 
 
 # With quotation marks, so that a caller's text cannot pass for another field, and what cannot be seen is escaped.

@@ -36,4 +36,8 @@ class Outbox:
         """Write now whatever is due in this turn."""
         senders, self._senders = self._senders, []
         for sender in senders:
-            sender.write_now()
+            try:
+                sender.write_now()
+            except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
+                told = {"message": "an answer could not be written", "exception": error}
+                sender.loop.call_exception_handler(told)

@@ -69,9 +69,9 @@ class Serving(HttpProtocol):
             waits_for = answering.send(None)
         except StopIteration as done:
             self._answer_late(done.value, cycle)
-        except (ClientGone, asyncio.CancelledError):
+        except ClientGone:
             return
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # there is no task: only what it waited for was cancelled
             self._answer_late(self._refusal(error), cycle)
         else:
             self._wait(answering, waits_for, cycle)
@@ -81,7 +81,7 @@ class Serving(HttpProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def _refusal(self, error: Exception) -> Answer:
+    def _refusal(self, error: BaseException) -> Answer:
         if isinstance(error, RelayError):
             self._door.telemetry.request_refused(error)
             return error_answer(error)
