@@ -75,7 +75,8 @@ class GroupWriter:
 
         A step finds everything in the tables. It looks before it writes: if it raises a RelayError it has changed
         nothing. `after_commit` is called on the event loop, for each step in its turn, even if nobody waits for the
-        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept.
+        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept, or if
+        the writer was closed before.
         """
         return self._submit(step, after_commit, are_messages=False)
 
@@ -90,6 +91,9 @@ class GroupWriter:
         self, what: Any, after_commit: Callable[[Any], None] | None, *, are_messages: bool
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
+        if self._closing:
+            future.set_exception(StoreUnavailable())
+            return future
         groups = self._groups
         if groups and groups[-1].are_messages is are_messages and len(groups[-1].waiting) < MAX_GROUP:
             group = groups[-1]
@@ -133,7 +137,7 @@ class GroupWriter:
                 draft.settle()
                 results = [_attempt(step, draft) for step, _, _ in group.waiting]
             connection.execute("COMMIT")
-        except sqlite3.Error as exc:
+        except Exception as exc:  # whatever it is: the thread must live to write the next group
             self.healthy = False
             _roll_back(connection)
             error = StoreUnavailable()
