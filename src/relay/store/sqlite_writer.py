@@ -127,16 +127,17 @@ class GroupWriter:
         """The draft, if it was kept, and the result of each operation, or the error to be raised instead."""
         connection = self._connection
         try:
-            connection.execute("BEGIN IMMEDIATE")
             draft = self._new_draft(connection)
             if group.are_messages:
-                draft.look_up([new for new, _, _ in group.waiting])
-                results: list[Any] = [_attempt(draft.add, new) for new, _, _ in group.waiting]
+                news = [new for new, _, _ in group.waiting]
+                draft.look_up(news)
+                results: list[Any] = [_attempt(draft.add, new) for new in news]
                 draft.write()
             else:
+                connection.execute("BEGIN IMMEDIATE")
                 draft.settle()
                 results = [_attempt(step, draft) for step, _, _ in group.waiting]
-            connection.execute("COMMIT")
+                connection.execute("COMMIT")
         except Exception as exc:  # whatever it is: the thread must live to write the next group
             self.healthy = False
             _roll_back(connection)
