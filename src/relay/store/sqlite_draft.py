@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from relay.errors import PromptNotFound, SessionNotFound
+from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import MessageType
 from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
 from relay.store.sqlite_mirror import PROMPT, Mirror, Record, Session
@@ -80,18 +80,26 @@ class Draft:
         for known in look_up(self.db, MessageType.ASSISTANT, responses):
             self._responses[names[known.session], known.message_id] = known.fingerprint
 
-    def add(self, new: NewEntry) -> Outcome:
-        """See `Store.add_prompt` and `Store.add_response`."""
-        return self._add_prompt(new) if new.kind is PROMPT else self._add_response(new)
+    def add(self, entries: Iterable[NewEntry]) -> list[Outcome | RelayError]:
+        """What becomes of each, or the refusal: see `Store.add_prompt` and `Store.add_response`."""
+        results: list[Outcome | RelayError] = []
+        for new in entries:
+            try:
+                results.append(self._add_prompt(new) if new.kind is PROMPT else self._add_response(new))
+            except RelayError as error:
+                results.append(error)
+        return results
 
     def _add_prompt(self, new: NewEntry) -> Outcome:
-        session = self.session(new.session_id)
+        session_id = new.session_id
+        session = self._sessions.get(session_id) or self._mirror.sessions.get(session_id)
         if session is None:
             created = self._next_id - self._mirror.next_id
             if len(self._mirror.sessions) + created >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
             return self._keep(new, self._new_epoch())
-        if self._prompt(new.session_id, new.message_id):
+        tail = self._mirror.tails.get(session_id)
+        if (session_id, new.message_id) in self._prompts or (tail is not None and new.message_id in tail.prompts):
             return DUPLICATE
         if session.pending >= self._limits.max_pending_per_session:
             raise self._limits.too_many_pending()

@@ -131,7 +131,7 @@ class GroupWriter:
             if group.are_messages:
                 news = [new for new, _, _ in group.waiting]
                 draft.look_up(news)
-                results: list[Any] = [_attempt(draft.add, new) for new in news]
+                results: list[Any] = draft.add(news)
                 draft.write()
             else:
                 connection.execute("BEGIN IMMEDIATE")
