@@ -25,6 +25,7 @@ from relay.store.base import NewEntry, Outcome, Store
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
 from relay.store.sqlite_mirror import JOURNAL_BYTES
+from relay.store.sqlite_writer import MAX_GROUP_BYTES
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 
 TIGHT = msgspec.structs.replace(
@@ -225,4 +226,14 @@ async def test_killed_at_any_statement_of_a_move_it_has_all_before_and_all_or_no
     assert [found == after for found in seen] == sorted(found == after for found in seen)
     assert all(found in (before, after) for found in seen)
     assert seen[-1] == after
+    await store.close()
+
+
+async def test_a_group_of_large_messages_takes_no_more_memory_than_the_journal(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "relay.db", GENEROUS)
+    await store.open(Listening())
+    results = await together(store, [add(a_prompt(f"p{n}", prompt=BIG)) for n in range(100)])
+    assert results == [Outcome.KEPT] * 100
+    assert store._mirror.journal_bytes <= MAX_GROUP_BYTES + len(BIG) + 1000
+    assert len(await store.pending("s1")) == 100
     await store.close()

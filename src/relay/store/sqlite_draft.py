@@ -86,7 +86,7 @@ class Draft:
         for new in entries:
             try:
                 results.append(self._add_prompt(new) if new.kind is PROMPT else self._add_response(new))
-            except RelayError as error:
+            except RelayError as error:  # noqa: PERF203  # one refusal must not end the others
                 results.append(error)
         return results
 

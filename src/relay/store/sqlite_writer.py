@@ -24,6 +24,9 @@ from relay.store.sqlite_mirror import Record
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
 
+MAX_GROUP_BYTES = 4 * 1024**2
+"""A group that has reached this takes no more: all of it stays in memory until the journal is moved."""
+
 T = TypeVar("T")
 Step = Callable[[Draft], T]
 _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
@@ -33,10 +36,11 @@ _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
 class _Group:
     """Messages to keep, or steps: these need the tables to be complete, those do not."""
 
-    __slots__ = ("are_messages", "waiting")
+    __slots__ = ("are_messages", "bytes", "waiting")
 
     def __init__(self, *, are_messages: bool) -> None:
         self.are_messages = are_messages
+        self.bytes = 0
         self.waiting: list[_Waiting] = []
 
 
@@ -68,7 +72,7 @@ class GroupWriter:
 
     def keep(self, new: NewEntry) -> asyncio.Future[Outcome]:
         """Keep a message in the next transaction and announce it; otherwise as `submit`."""
-        return self._submit(new, None, are_messages=True)
+        return self._submit(new, None, len(new.data), are_messages=True)
 
     def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run `step` in the next transaction; the future has its result once that is committed.
@@ -78,7 +82,7 @@ class GroupWriter:
         result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept, or if
         the writer was closed before.
         """
-        return self._submit(step, after_commit, are_messages=False)
+        return self._submit(step, after_commit, 0, are_messages=False)
 
     async def close(self) -> None:
         """Finish what was submitted, then end."""
@@ -88,18 +92,22 @@ class GroupWriter:
         await self._ended
 
     def _submit(
-        self, what: Any, after_commit: Callable[[Any], None] | None, *, are_messages: bool
+        self, what: Any, after_commit: Callable[[Any], None] | None, size: int, *, are_messages: bool
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._closing:
             future.set_exception(StoreUnavailable())
             return future
-        groups = self._groups
-        if groups and groups[-1].are_messages is are_messages and len(groups[-1].waiting) < MAX_GROUP:
-            group = groups[-1]
-        else:
+        group = self._groups[-1] if self._groups else None
+        if (
+            group is None
+            or group.are_messages is not are_messages
+            or len(group.waiting) >= MAX_GROUP
+            or group.bytes >= MAX_GROUP_BYTES
+        ):
             group = _Group(are_messages=are_messages)
-            groups.append(group)
+            self._groups.append(group)
+        group.bytes += size
         group.waiting.append((what, future, after_commit))
         if not self._busy:
             self._busy = True
