@@ -180,6 +180,7 @@ async def test_a_file_that_has_become_read_only_is_a_503_until_it_can_be_written
     with pytest.raises(StoreUnavailable) as refused:
         await store.add_prompt(a_prompt("p2"))
     assert "readonly" in str(refused.value.__cause__)
+    assert await store.add_prompt(a_prompt("p1")) is Outcome.DUPLICATE  # which writes nothing, and so proves nothing
     with pytest.raises(StoreUnavailable):
         await store.check()
     assert [entry.seq for entry in await store.pending("s1")] == [1]

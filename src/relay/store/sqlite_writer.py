@@ -64,7 +64,7 @@ class GroupWriter:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
         self.healthy = True
-        """Whether the last transaction was kept."""
+        """Whether the last transaction was kept; one that had nothing to write does not tell."""
 
     def start(self) -> None:
         """Begin to work."""
@@ -134,6 +134,7 @@ class GroupWriter:
     def _commit(self, group: _Group) -> tuple[Draft | None, list[Any]]:
         """The draft, if it was kept, and the result of each operation, or the error to be raised instead."""
         connection = self._connection
+        changes = connection.total_changes
         try:
             draft = self._new_draft(connection)
             if group.are_messages:
@@ -152,7 +153,8 @@ class GroupWriter:
             error = StoreUnavailable()
             error.__cause__ = exc
             return None, [error] * len(group.waiting)
-        self.healthy = True
+        if connection.total_changes != changes:
+            self.healthy = True
         return draft, results
 
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
