@@ -6,11 +6,12 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from relay.errors import StartupError, StoreUnavailable
 from relay.store.base import Outcome, Store
-from relay.store.sqlite import SqliteStore
+from relay.store.sqlite import READERS, SqliteStore
 from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import connect, migrate, migrations
 from relay.store.sqlite_writer import Step
@@ -111,12 +112,13 @@ async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) 
     statements: list[str] = []
 
     def trace(draft: Draft) -> None:
-        draft.db.set_trace_callback(lambda statement: statements.append(statement.split()[0]))
+        draft.db.set_trace_callback(statements.append)
 
     await store._writer.submit(trace)
     outcomes = await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(100)))
     assert outcomes == [Outcome.KEPT] * 100
-    assert 1 <= statements.count("COMMIT") <= 5
+    commits = [statement for statement in statements if statement.startswith(("INSERT INTO journal", "COMMIT"))]
+    assert 2 <= len(commits) <= 5  # one of them is that of the tracing
     await store.close()
 
 
@@ -178,10 +180,93 @@ async def test_a_file_that_has_become_read_only_is_a_503_until_it_can_be_written
     with pytest.raises(StoreUnavailable) as refused:
         await store.add_prompt(a_prompt("p2"))
     assert "readonly" in str(refused.value.__cause__)
+    assert await store.add_prompt(a_prompt("p1")) is Outcome.DUPLICATE  # which writes nothing, and so proves nothing
     with pytest.raises(StoreUnavailable):
         await store.check()
     assert [entry.seq for entry in await store.pending("s1")] == [1]
     store._writer._connection.execute("PRAGMA query_only = OFF")
     await store.check()
     assert await store.add_prompt(a_prompt("p2")) is Outcome.KEPT
+    await store.close()
+
+
+async def test_an_error_that_nobody_foresaw_is_a_503_for_its_group_and_the_writer_goes_on(tmp_path: Path) -> None:
+    listening = Listening()
+    store = await opened(tmp_path / "relay.db", listening)
+    await store.add_prompt(a_prompt("p1"))
+    for bad in (
+        store.add_prompt(a_prompt("p2", now_ms="soon")),  # type: ignore[arg-type]
+        store._writer.submit(lambda _: 1 // 0),
+    ):
+        with pytest.raises(StoreUnavailable) as refused:
+            await asyncio.wait_for(bad, 5)
+        assert isinstance(refused.value.__cause__, TypeError | ZeroDivisionError)
+        assert not store._writer.healthy
+        assert [entry.seq for entry in await store.pending("s1")] == [1]
+    await asyncio.wait_for(store.check(), 5)
+    assert await store.add_prompt(a_prompt("p2")) is Outcome.KEPT
+    assert [seq for _, _, seq in listening.heard] == [1, 2]
+    await store.close()
+
+
+async def test_what_comes_after_the_end_is_refused(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await store.touch({"nobody": 1})
+    await store.close()
+    for call in (store.add_prompt(a_prompt("p2")), store.touch({"s1": 2}), store.pending("s1")):
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(call, 5)
+
+
+async def test_a_read_under_way_ends_before_the_store_does(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await store.touch({"nobody": 1})
+    reads = [asyncio.create_task(store.pending("s1")) for _ in range(5)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert [len(await read) for read in reads] == [1] * 5
+
+
+async def test_a_journal_that_cannot_be_read_is_named_and_the_file_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    store = await opened(path)
+    await store.add_prompt(a_prompt("p1"))
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE journal SET records = x'c1'")
+    for _ in range(2):
+        with pytest.raises(StartupError, match=r"relay\.db cannot be read"):
+            await asyncio.wait_for(opened(path), 5)
+
+
+async def test_a_log_trimmed_during_a_read_still_gives_what_it_holds(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "relay.db", msgspec.structs.replace(GENEROUS, history_max_messages=3))
+    await store.open(Listening())
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(3)))
+    await store.touch({"nobody": 1})
+    readers = [store._readers.get_nowait() for _ in range(READERS)]
+    log = asyncio.create_task(store.read("s1", 0, limit=2, max_bytes=10**9))
+    history = asyncio.create_task(store.history("s1", limit=2, offset=0, since=None))
+    await asyncio.sleep(0)  # both have asked, and nobody answers yet
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"q{n}")) for n in range(3)))
+    for reader in readers:
+        store._readers.put_nowait(reader)
+    page = await log
+    assert (page.floor, [entry.seq for entry in page.entries]) == (3, [4, 5])
+    assert ((await history).total, [entry.seq for entry in (await history).entries]) == (3, [4, 5])
+    await store.close()
+
+
+@pytest.mark.parametrize(("since", "total"), [(10**30, 0), (-(10**30), 1), (1e300, 0), (0.5, 1)])
+async def test_numbers_beyond_what_sqlite_can_take_are_compared_all_the_same(
+    tmp_path: Path, since: float, total: int
+) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1", ts=1))
+    await store.touch({"nobody": 1})
+    assert (await store.history("s1", limit=10, offset=0, since=since)).total == total
+    page = await store.history("s1", limit=10, offset=10**30, since=since)
+    assert (page.total, page.entries) == (total, [])
     await store.close()

@@ -20,8 +20,8 @@ import aiosqlite
 import msgspec
 from msgspec.structs import replace
 
-from relay.errors import SessionNotFound, StoreUnavailable
-from relay.models import MAX_TEXT_BYTES, MessageType, Number
+from relay.errors import SessionNotFound, StartupError, StoreUnavailable
+from relay.models import MAX_TEXT_BYTES, MAX_TS_MS, MessageType, Number
 from relay.store.base import (
     Entry,
     HistoryPage,
@@ -79,6 +79,7 @@ class SqliteStore(LocalCommons):
         self._lock = FileLock(path)
         self._mirror = Mirror()
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
+        self._reading = 0  # readers that are open
         self._writer: GroupWriter
         self._listener: Listener
 
@@ -87,24 +88,38 @@ class SqliteStore(LocalCommons):
         self._lock.acquire()
         try:
             await asyncio.to_thread(prepare, self._path)
+            await self._start()
         except BaseException:
             self._lock.release()
             raise
+
+    async def _start(self) -> None:
         self._mirror = Mirror()
         self._writer = GroupWriter(
             connect(self._path), lambda db: Draft(db, self._mirror, self._limits, self._new_epoch), self._announce
         )
         self._writer.start()
-        await self._writer.submit(Draft.restore)
-        uri = self._path.absolute().as_uri() + "?mode=ro"
-        for _ in range(READERS):
-            self._readers.put_nowait(await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None))
+        try:
+            await self._writer.submit(Draft.restore)
+            uri = self._path.absolute().as_uri() + "?mode=ro"
+            for _ in range(READERS):
+                reader = await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+                self._readers.put_nowait(reader)
+                self._reading += 1
+        except (StoreUnavailable, sqlite3.Error) as exc:
+            await self._stop()
+            raise StartupError(f"{self._path} cannot be read: {exc.__cause__ or exc}. Restore a backup.") from exc
 
     async def close(self) -> None:
-        await self._writer.close()
-        while not self._readers.empty():
-            await self._readers.get_nowait().close()
+        await self._stop()
         self._lock.release()
+
+    async def _stop(self) -> None:
+        await self._writer.close()
+        # A reader that is not here is at work, and comes back; whoever waits for one stands before us.
+        count, self._reading = self._reading, 0
+        for _ in range(count):
+            await (await self._readers.get()).close()
 
     async def check(self) -> None:
         if not self._writer.healthy:
@@ -206,23 +221,29 @@ class SqliteStore(LocalCommons):
 
     async def _log(self, session_id: str, after: int, limit: int) -> tuple[Session, list[Entry]]:
         """The entries of the log after `after`, at most `limit`, and the session as it is then."""
-        session = self._session(session_id)
-        tail = self._mirror.tail(session)
-        first = max(after, session.floor)
-        if first >= tail.start:
-            return session, tail.after(first, limit)
-        found = await self._read(session_id, _LOG, after=first, limit=limit)
-        entries = [entry for entry in found.entries if entry.seq > found.session.floor]  # which may have risen
-        if len(found.entries) < limit:
-            entries += found.tail.after(found.seq, limit - len(entries))
-        return found.session, entries
+        while True:
+            session = self._session(session_id)
+            tail = self._mirror.tail(session)
+            first = max(after, session.floor)
+            if first >= tail.start:
+                return session, tail.after(first, limit)
+            found = await self._read(session_id, _LOG, after=first, limit=limit)
+            entries = [entry for entry in found.entries if entry.seq > found.session.floor]  # which may have risen
+            if len(found.entries) < limit:
+                entries += found.tail.after(max(found.seq, found.session.floor), limit - len(entries))
+            if entries or not found.entries:
+                return found.session, entries
+            # All of the page was dropped meanwhile; what comes after it was not asked for.
 
     async def _history_since(self, session: Session, limit: int, offset: int, since: Number) -> HistoryPage:
         tail, entries, total, seq = self._mirror.tail(session), [], 0, session.floor
         if seq < tail.start:
-            values = {"after": session.floor, "since": since, "limit": limit, "offset": offset}
+            # No ts is beyond these bounds, but a number may be that SQLite cannot take.
+            bounded = max(-1, min(since, MAX_TS_MS))
+            values = {"after": session.floor, "since": bounded, "limit": limit, "offset": min(offset, session.seq)}
             found = await self._read(session.session_id, _LOG_SINCE, **values)
             tail, entries, total, seq = found.tail, found.entries, found.total, found.seq
+            seq = max(seq, found.session.floor)
         matching = [entry for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]
         first = max(0, offset - total)
         entries += matching[first : first + limit - len(entries)]
@@ -242,6 +263,8 @@ class SqliteStore(LocalCommons):
             # The journal was moved between the answer and now: neither has what was moved.
 
     async def _fetch(self, query: str, values: Mapping[str, Number]) -> list[Any]:
+        if not self._reading:
+            raise StoreUnavailable
         reader = await self._readers.get()
         try:
             return list(await reader.execute_fetchall(query, values))

@@ -7,13 +7,13 @@ mirror, and then in the tables.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from relay.errors import PromptNotFound, SessionNotFound
+from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import MessageType
-from relay.store.base import Entry, NewEntry, Outcome, StoreLimits
+from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
 from relay.store.sqlite_mirror import PROMPT, Mirror, Record, Session
 from relay.store.sqlite_tables import (
     entry_size,
@@ -41,12 +41,14 @@ class Draft:
         self._max_bytes = limits.log_bytes
         self._sessions: dict[str, Session | None] = {}  # those changed; None are gone
         self._next_id = mirror.next_id
-        self._kept: dict[tuple[str, int], tuple[Record, Entry]] = {}  # by session_id and seq
+        self._kept: list[tuple[Record, Entry]] = []
+        self._bytes = 0  # of these
         # Of the messages kept here, and of those that the tables were asked for; by session_id and message_id:
         self._prompts: dict[tuple[str, str], int] = {}
         self._responses: dict[tuple[str, str], bytes] = {}
         self._answered: set[tuple[str, int]] = set()  # prompts by session_id and seq
         self._settled = False
+        self._loaded: dict[str, int] = {}  # how far the tables know each log, when a draft takes them over
 
     # Messages
 
@@ -78,19 +80,27 @@ class Draft:
         for known in look_up(self.db, MessageType.ASSISTANT, responses):
             self._responses[names[known.session], known.message_id] = known.fingerprint
 
-    def add(self, new: NewEntry) -> Outcome:
-        """See `Store.add_prompt` and `Store.add_response`."""
-        return self._add_prompt(new) if new.kind is PROMPT else self._add_response(new)
+    def add(self, entries: Iterable[NewEntry]) -> list[Outcome | RelayError]:
+        """What becomes of each, or the refusal: see `Store.add_prompt` and `Store.add_response`."""
+        results: list[Outcome | RelayError] = []
+        for new in entries:
+            try:
+                results.append(self._add_prompt(new) if new.kind is PROMPT else self._add_response(new))
+            except RelayError as error:  # noqa: PERF203  # one refusal must not end the others
+                results.append(error)
+        return results
 
     def _add_prompt(self, new: NewEntry) -> Outcome:
-        session = self.session(new.session_id)
+        session_id = new.session_id
+        session = self._sessions.get(session_id) or self._mirror.sessions.get(session_id)
         if session is None:
             created = self._next_id - self._mirror.next_id
             if len(self._mirror.sessions) + created >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
             return self._keep(new, self._new_epoch())
-        if self._prompt(new.session_id, new.message_id):
-            return Outcome.DUPLICATE
+        tail = self._mirror.tails.get(session_id)
+        if (session_id, new.message_id) in self._prompts or (tail is not None and new.message_id in tail.prompts):
+            return DUPLICATE
         if session.pending >= self._limits.max_pending_per_session:
             raise self._limits.too_many_pending()
         return self._keep(new, session.epoch)
@@ -101,7 +111,7 @@ class Draft:
             raise SessionNotFound
         known = self._response(new.session_id, new.message_id)
         if known is not None:
-            return Outcome.DUPLICATE if known == new.fingerprint else Outcome.CONFLICT
+            return DUPLICATE if known == new.fingerprint else CONFLICT
         seq = self._prompt(new.session_id, new.client_msg_id)
         if seq == 0:
             raise PromptNotFound
@@ -133,13 +143,15 @@ class Draft:
                 new.session_id, epoch, new.kind, new.message_id, new.ts, new.data, new.now_ms, new.fingerprint, answers
             )
         )
-        return Outcome.KEPT
+        return KEPT
 
     def _append(self, record: Record) -> None:
         session_id = record.session_id
         session = self._sessions.get(session_id) or self._changing(record)
         seq = session.seq = session.seq + 1
-        session.bytes += len(record.data)
+        size = len(record.data)
+        session.bytes += size
+        self._bytes += size
         if record.now_ms > session.active_ms:
             session.active_ms = record.now_ms
         if record.kind is PROMPT:
@@ -150,7 +162,7 @@ class Draft:
             if record.answers:
                 session.pending -= 1
                 self._answered.add((session_id, record.answers))
-        self._kept[session_id, seq] = record, Entry(seq, record.kind, record.ts, record.data)
+        self._kept.append((record, Entry(seq, record.kind, record.ts, record.data)))
         while seq - session.floor > self._max_messages or session.bytes > self._max_bytes:
             session.floor += 1
             session.bytes -= self._size(session, session.floor)
@@ -168,8 +180,15 @@ class Draft:
 
     def _size(self, session: Session, seq: int) -> int:
         """The bytes of one entry of the log."""
-        if kept := self._kept.get((session.session_id, seq)):
-            return len(kept[1].data)
+        committed = self._mirror.sessions.get(session.session_id)
+        if committed is None or seq > committed.seq:
+            if self._loaded.get(session.session_id, 0) < seq:
+                return next(
+                    len(entry.data)
+                    for record, entry in self._kept
+                    if entry.seq == seq and record.session_id == session.session_id
+                )
+            return entry_size(self.db, session.id, seq)
         tail = self._mirror.tails.get(session.session_id)
         if tail is not None and seq > tail.start:
             return len(tail.entries[seq - tail.start - 1].data)
@@ -206,31 +225,35 @@ class Draft:
         self._settled = True
 
     def write(self) -> None:
-        """Write the messages that were added into the journal; what was there makes room if it must."""
+        """Commit the messages that were added, in the journal; what was there makes room if it must."""
         if not self._kept:
             return
-        records = [record for record, _ in self._kept.values()]
-        if not self._mirror.has_room(len(records), sum(len(record.data) for record in records)):
-            self.settle()
+        records = [record for record, _ in self._kept]
+        if self._mirror.has_room(len(records), self._bytes):
+            # One statement is a transaction by itself. Nobody else writes, so what was read before it still holds.
+            write_journal(self.db, records)
+            return
+        self.db.execute("BEGIN IMMEDIATE")
+        self.settle()
         write_journal(self.db, records)
+        self.db.execute("COMMIT")
 
     def restore(self) -> None:
         """Take over what an earlier process has left: its sessions and its journal."""
         sessions = load_sessions(self.db)
         self._sessions |= sessions
+        self._loaded = {session_id: session.seq for session_id, session in sessions.items()}
         self._next_id = max((session.id for session in sessions.values()), default=0) + 1
         for record in load_journal(self.db):
             self._append(record)
 
     # The end
 
-    def apply(self) -> Collection[tuple[Record, Entry]]:
+    def apply(self) -> Sequence[tuple[Record, Entry]]:
         """The transaction is committed: let the mirror know, on the event loop. Returns what was kept, in order."""
         if self._settled:
             self._mirror.settle()
         self._mirror.change(self._sessions)
         self._mirror.next_id = self._next_id
-        kept = self._kept.values()
-        for record, entry in kept:
-            self._mirror.add(record, entry)
-        return kept
+        self._mirror.add(self._kept, self._bytes)
+        return self._kept

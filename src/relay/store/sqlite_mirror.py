@@ -6,7 +6,7 @@ for each session, of which there are at most `max_sessions`, and JOURNAL_MESSAGE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -114,11 +114,13 @@ class Mirror:
             else:
                 self.sessions[session_id] = session
 
-    def add(self, record: Record, entry: Entry) -> None:
-        """The journal has this entry too."""
-        tail = self.tails.get(record.session_id)
-        if tail is None:
-            tail = self.tails[record.session_id] = Tail(entry.seq - 1)
-        tail.add(record, entry)
-        self.journal_messages += 1
-        self.journal_bytes += len(record.data)
+    def add(self, kept: Sequence[tuple[Record, Entry]], size: int) -> None:
+        """The journal has these entries too, of so many bytes."""
+        tails = self.tails
+        for record, entry in kept:
+            tail = tails.get(record.session_id)
+            if tail is None:
+                tail = tails[record.session_id] = Tail(entry.seq - 1)
+            tail.add(record, entry)
+        self.journal_messages += len(kept)
+        self.journal_bytes += size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ from relay.store.sqlite_mirror import PROMPT, Record, Session, Tail
 
 MAX_ROWS = 64
 """At most so many in one statement."""
+
+_LOOK_UP_ROWS = 8
+"""A look-up has a multiple of so many."""
 
 _PROMPT = MessageType.PROMPT.value
 _ASSISTANT = MessageType.ASSISTANT.value
@@ -58,16 +62,24 @@ def write_journal(db: sqlite3.Connection, records: Sequence[Record]) -> None:
 
 def look_up(db: sqlite3.Connection, kind: MessageType, ids: Sequence[tuple[int, str]]) -> Iterator[Known]:
     """Those of the ids, each of a session, that the tables have."""
-    name = kind.value
-    rows = _execute(
-        db,
-        "WITH wanted (session, kind, message_id) AS (VALUES {rows}) SELECT m.session, m.message_id, m.seq,"
-        " m.fingerprint, EXISTS (SELECT 1 FROM pending p WHERE p.session = m.session AND p.seq = m.seq)"
+    for first in range(0, len(ids), MAX_ROWS):
+        piece = ids[first : first + MAX_ROWS]
+        # Filled up with ids that nobody has: so there are few statements, and each piece is one of them.
+        missing = -len(piece) % _LOOK_UP_ROWS
+        values = [value for pair in piece for value in pair] + [0, ""] * missing
+        for row in db.execute(_look_up_statement(kind, len(piece) + missing), values):
+            yield Known(*row)
+
+
+@cache
+def _look_up_statement(kind: MessageType, rows: int) -> str:
+    return (
+        f"WITH wanted (session, message_id) AS (VALUES {','.join(['(?,?)'] * rows)})"  # noqa: S608  # our own words
+        " SELECT m.session, m.message_id, m.seq, m.fingerprint,"
+        " EXISTS (SELECT 1 FROM pending p WHERE p.session = m.session AND p.seq = m.seq)"
         " FROM wanted w CROSS JOIN message m"
-        " ON m.session = w.session AND m.kind = w.kind AND m.message_id = w.message_id",
-        [(session, name, message_id) for session, message_id in ids],
+        f" ON m.session = w.session AND m.kind = '{kind.value}' AND m.message_id = w.message_id"
     )
-    return (Known(*row) for row in rows)
 
 
 def entry_size(db: sqlite3.Connection, session: int, seq: int) -> int:

@@ -24,6 +24,9 @@ from relay.store.sqlite_mirror import Record
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
 
+MAX_GROUP_BYTES = 4 * 1024**2
+"""A group that has reached this takes no more: all of it stays in memory until the journal is moved."""
+
 T = TypeVar("T")
 Step = Callable[[Draft], T]
 _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
@@ -33,10 +36,11 @@ _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
 class _Group:
     """Messages to keep, or steps: these need the tables to be complete, those do not."""
 
-    __slots__ = ("are_messages", "waiting")
+    __slots__ = ("are_messages", "bytes", "waiting")
 
     def __init__(self, *, are_messages: bool) -> None:
         self.are_messages = are_messages
+        self.bytes = 0
         self.waiting: list[_Waiting] = []
 
 
@@ -60,7 +64,7 @@ class GroupWriter:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
         self.healthy = True
-        """Whether the last transaction was kept."""
+        """Whether the last transaction was kept; one that had nothing to write does not tell."""
 
     def start(self) -> None:
         """Begin to work."""
@@ -68,16 +72,17 @@ class GroupWriter:
 
     def keep(self, new: NewEntry) -> asyncio.Future[Outcome]:
         """Keep a message in the next transaction and announce it; otherwise as `submit`."""
-        return self._submit(new, None, are_messages=True)
+        return self._submit(new, None, len(new.data), are_messages=True)
 
     def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run `step` in the next transaction; the future has its result once that is committed.
 
         A step finds everything in the tables. It looks before it writes: if it raises a RelayError it has changed
         nothing. `after_commit` is called on the event loop, for each step in its turn, even if nobody waits for the
-        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept.
+        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept, or if
+        the writer was closed before.
         """
-        return self._submit(step, after_commit, are_messages=False)
+        return self._submit(step, after_commit, 0, are_messages=False)
 
     async def close(self) -> None:
         """Finish what was submitted, then end."""
@@ -87,15 +92,22 @@ class GroupWriter:
         await self._ended
 
     def _submit(
-        self, what: Any, after_commit: Callable[[Any], None] | None, *, are_messages: bool
+        self, what: Any, after_commit: Callable[[Any], None] | None, size: int, *, are_messages: bool
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
-        groups = self._groups
-        if groups and groups[-1].are_messages is are_messages and len(groups[-1].waiting) < MAX_GROUP:
-            group = groups[-1]
-        else:
+        if self._closing:
+            future.set_exception(StoreUnavailable())
+            return future
+        group = self._groups[-1] if self._groups else None
+        if (
+            group is None
+            or group.are_messages is not are_messages
+            or len(group.waiting) >= MAX_GROUP
+            or group.bytes >= MAX_GROUP_BYTES
+        ):
             group = _Group(are_messages=are_messages)
-            groups.append(group)
+            self._groups.append(group)
+        group.bytes += size
         group.waiting.append((what, future, after_commit))
         if not self._busy:
             self._busy = True
@@ -122,24 +134,27 @@ class GroupWriter:
     def _commit(self, group: _Group) -> tuple[Draft | None, list[Any]]:
         """The draft, if it was kept, and the result of each operation, or the error to be raised instead."""
         connection = self._connection
+        changes = connection.total_changes
         try:
-            connection.execute("BEGIN IMMEDIATE")
             draft = self._new_draft(connection)
             if group.are_messages:
-                draft.look_up([new for new, _, _ in group.waiting])
-                results: list[Any] = [_attempt(draft.add, new) for new, _, _ in group.waiting]
+                news = [new for new, _, _ in group.waiting]
+                draft.look_up(news)
+                results: list[Any] = draft.add(news)
                 draft.write()
             else:
+                connection.execute("BEGIN IMMEDIATE")
                 draft.settle()
                 results = [_attempt(step, draft) for step, _, _ in group.waiting]
-            connection.execute("COMMIT")
-        except sqlite3.Error as exc:
+                connection.execute("COMMIT")
+        except Exception as exc:  # whatever it is: the thread must live to write the next group
             self.healthy = False
             _roll_back(connection)
             error = StoreUnavailable()
             error.__cause__ = exc
             return None, [error] * len(group.waiting)
-        self.healthy = True
+        if connection.total_changes != changes:
+            self.healthy = True
         return draft, results
 
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
