@@ -7,6 +7,7 @@ makes lines of them, many at a time; they are dropped, and counted, when nobody 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
@@ -76,10 +77,11 @@ class LineWriter:
                 done.set()
 
     def _write(self, batch: Sequence[Event]) -> None:
-        lines = self._lines(batch)
+        lines = memoryview(self._lines(batch))
         try:
-            sys.stderr.buffer.write(lines)
-            sys.stderr.buffer.flush()
+            # Past Python's own buffer: what nobody takes would still be in it, or its lock held, when the process ends.
+            while lines:
+                lines = lines[os.write(sys.stderr.fileno(), lines) :]
         except (OSError, ValueError, AttributeError):
             self.dropped += len(batch)  # nobody is left to read them
 
