@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relay import __version__
 from tests.serving import DOORS, ROOT, environment
 
@@ -99,6 +101,15 @@ def test_a_store_that_does_not_exist_is_refused() -> None:
     assert refused(relay("serve", "--store", "sqlite://")) == (
         "relay: RELAY_STORE_URL names no file. For example: sqlite:///relay.db"
     )
+
+
+@pytest.mark.parametrize("store", ["memory", "memory:", "redis:/"])
+def test_half_a_store_url_does_not_become_a_file(store: str, tmp_path: Path) -> None:
+    scheme = store.rstrip(":/")
+    assert refused(relay("serve", "--store", store, cwd=tmp_path)) == (
+        f"relay: RELAY_STORE_URL: '{store}' would be a file. Write {scheme}://, or ./{store} for the file."
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_usage_ends_with_2() -> None:

@@ -9,6 +9,8 @@ from relay.errors import StartupError
 from relay.store.base import Store, StoreLimits
 from relay.store.memory import MemoryStore
 
+_SCHEMES = ("memory", "sqlite", "redis", "rediss")
+
 
 def make_store(settings: Settings) -> Store:
     """The store that RELAY_STORE_URL names, not yet opened. Raises StartupError if there is none."""
@@ -22,6 +24,10 @@ def make_store(settings: Settings) -> Store:
         store_max_bytes=settings.store_max_bytes,
     )
     scheme, separator, rest = url.partition("://")
+    if not separator and url.rstrip(":/") in _SCHEMES:
+        raise StartupError(
+            f"RELAY_STORE_URL: '{url}' would be a file. Write {url.rstrip(':/')}://, or ./{url} for the file."
+        )
     try:
         if not separator or scheme == "sqlite":
             from relay.store.sqlite import SqliteStore
