@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from uvicorn.server import ServerState
 
-from fuzz.speak_websocket import Connection
-from relay.server.app import create_app
-from relay.server.fastdoor import FastDoor
-from relay.server.run import KEEP_ALIVE_SECONDS, _uvicorn_config
-from tests.factories import some_settings
+from relay.server.run import KEEP_ALIVE_SECONDS
+from tests.server.doors import doors
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -20,14 +16,7 @@ ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
     ("ask", "seconds"), [(ASK, KEEP_ALIVE_SECONDS), (b"", 10), (ASK + ASK[:20], 10)], ids=["idle", "silent", "half"]
 )
 async def test_a_connection_ends_when_its_time_is_up_and_not_before(ask: bytes, seconds: float) -> None:
-    settings = some_settings()
-    app = create_app(settings)
-    config = _uvicorn_config(app, settings)
-    config.load()
-    async with app.router.lifespan_context(app) as state:
-        connection = Connection(asyncio.get_running_loop())
-        door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
-        door.connection_made(connection)
+    async with doors(1) as [(door, connection)]:
         if ask:
             door.data_received(ask)
             await asyncio.sleep(0)  # answers are written at the end of the turn

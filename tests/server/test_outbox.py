@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from uvicorn.server import ServerState
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
-from relay.server.app import create_app
 from relay.server.asgi import PIECE_BYTES
-from relay.server.fastdoor import FastDoor
-from relay.server.run import _uvicorn_config
-from tests.factories import some_settings
+from tests.server.doors import doors
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@asynccontextmanager
-async def doors(count: int) -> AsyncIterator[list[tuple[FastDoor, Connection]]]:
-    settings = some_settings()
-    app = create_app(settings)
-    config = _uvicorn_config(app, settings)
-    config.load()
-    async with app.router.lifespan_context(app) as state:
-        pairs = []
-        for _ in range(count):
-            connection = Connection(asyncio.get_running_loop())
-            door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
-            door.connection_made(connection)
-            pairs.append((door, connection))
-        yield pairs
 
 
 async def test_requests_of_one_turn_are_all_served_before_any_answer_is_written() -> None:

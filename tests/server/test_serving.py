@@ -6,18 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from uvicorn.server import ServerState
-
 from fuzz.speak_websocket import Connection
-from relay.server.app import create_app
 from relay.server.asgi import AsgiDoor
 from relay.server.auth import FREE
 from relay.server.fastdoor import FastDoor
 from relay.server.hangups import HangUps
 from relay.server.http import Answer, Request, Route
-from relay.server.run import _uvicorn_config
 from relay.server.uploads import Uploads
-from tests.factories import some_settings
+from tests.server.doors import doors
 
 ASK = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -51,17 +47,10 @@ class Slow:
 
 @asynccontextmanager
 async def served(slow: Slow) -> AsyncIterator[tuple[FastDoor, Connection]]:
-    settings = some_settings()
-    app = create_app(settings)
-    config = _uvicorn_config(app, settings)
-    config.load()
-    async with app.router.lifespan_context(app) as state:
-        connection = Connection(asyncio.get_running_loop())
-        door = connection.protocol = FastDoor(config, ServerState(), dict(state or {}))
+    async with doors(1) as [(door, connection)]:
         whole = door._door
         routes = [Route("GET", "/slow", slow, FREE)]
         door._door = AsgiDoor(routes, whole.guard, whole.telemetry, Uploads(20), HangUps())
-        door.connection_made(connection)
         yield door, connection
         connection.abort()
         await turns()
