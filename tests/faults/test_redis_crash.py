@@ -237,7 +237,9 @@ def test_a_sentinel_failover(tmp_path: Path, wait_replicas: int) -> None:
         if wait_replicas == 0:
             return
         redis.master.start()
-        wait_until(lambda: redis.replica.info("replication").get("connected_slaves") == 1, 30)
+        wait_until(
+            lambda: redis.replica.info("replication").get("connected_slaves") == 1, 90
+        )  # Sentinel takes its time to make the old master a replica
         wait_until(lambda: httpx.get(f"{server.url}/healthz", timeout=5).status_code == 200)
         check([server.url], ledgers)
         settle(server.url, ledgers)
