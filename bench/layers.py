@@ -24,7 +24,7 @@ from relay.server.fastdoor import FastDoor
 from relay.server.http import Answer
 from relay.server.run import _uvicorn_config
 from relay.store.base import NewEntry
-from relay.wire import NewPrompt, decode_prompt, encode_prompt
+from relay.wire import NewPrompt, decode_prompt, encode_message
 
 REQUESTS = 20_000
 ROUNDS = 5
@@ -96,7 +96,7 @@ class Layers:
             "all": (lambda request: serve(door, request), requests),
             "find the head": (door._known.find, requests),
             "decode and check": (decode_prompt, bodies),
-            "encode": (lambda prompt: encode_prompt(prompt, prompt.client_msg_id, 1), again),
+            "encode": (encode_message, again),
             "keep": (lambda entry: done(relay._store.add_prompt(entry)), entries),
             "log and count": (
                 lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, duplicate=False),
@@ -119,8 +119,8 @@ class Layers:
 
 def entry_of(prompt: NewPrompt) -> NewEntry:
     assert prompt.client_msg_id is not None
-    data = encode_prompt(prompt, prompt.client_msg_id, 1)
-    return NewEntry(prompt.session_id, PROMPT, prompt.client_msg_id, prompt.client_msg_id, 1, data, 1)
+    prompt.ts = 1
+    return NewEntry(prompt.session_id, PROMPT, prompt.client_msg_id, prompt.client_msg_id, 1, encode_message(prompt), 1)
 
 
 async def measure(requests: int, rounds: int, *, log_level: LogLevel = LogLevel.INFO) -> dict[str, float]:

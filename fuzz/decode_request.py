@@ -47,12 +47,11 @@ def prompt(data: bytes) -> None:
     given = check_accepted(document, PromptIn, body)
     if given is None:
         return
-    client_msg_id = "made-up" if decoded.client_msg_id is None else decoded.client_msg_id
-    ts = 7 if decoded.ts is None else decoded.ts
-    served = wire.encode_prompt(decoded, client_msg_id, ts)
-    check_served(served, given, PromptMessage, client_msg_id=client_msg_id, ts=ts)
-    again = wire.decode_prompt(served)
-    assert wire.encode_prompt(again, client_msg_id, ts) == served
+    decoded.client_msg_id = "made-up" if decoded.client_msg_id is None else decoded.client_msg_id
+    decoded.ts = 7 if decoded.ts is None else decoded.ts
+    served = wire.encode_message(decoded)
+    check_served(served, given, PromptMessage, client_msg_id=decoded.client_msg_id, ts=decoded.ts)
+    assert wire.encode_message(wire.decode_prompt(served)) == served
     json.loads(b"".join(wire.history_item(MessageType.PROMPT, served)))
 
 
@@ -68,12 +67,12 @@ def response(data: bytes) -> None:
     given = check_accepted(document, ResponseIn, body)
     if given is None:
         return
-    assistant_msg_id = "made-up" if decoded.assistant_msg_id is None else decoded.assistant_msg_id
-    ts = 7 if decoded.ts is None else decoded.ts
-    served = wire.encode_response(decoded, assistant_msg_id, ts)
-    check_served(served, given, AssistantMessage, assistant_msg_id=assistant_msg_id, ts=ts)
+    decoded.assistant_msg_id = "made-up" if decoded.assistant_msg_id is None else decoded.assistant_msg_id
+    decoded.ts = 7 if decoded.ts is None else decoded.ts
+    served = wire.encode_message(decoded)
+    check_served(served, given, AssistantMessage, assistant_msg_id=decoded.assistant_msg_id, ts=decoded.ts)
     again = wire.decode_response(served)
-    assert wire.encode_response(again, assistant_msg_id, ts) == served
+    assert wire.encode_message(again) == served
     assert wire.fingerprint(again) == wire.fingerprint(decoded)
     json.loads(b"".join(wire.history_item(MessageType.ASSISTANT, served)))
     json.loads(wire.message_frame(served))

@@ -7,7 +7,7 @@ from typing import Any
 from relay.config import Settings
 from relay.models import MessageType, Number
 from relay.store.base import Entry, NewEntry, StoreLimits
-from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint
+from relay.wire import NewPrompt, NewResponse, encode_message, fingerprint
 
 GENEROUS = StoreLimits(
     history=True,
@@ -28,9 +28,8 @@ def a_prompt(
     message_id: str = "p1", *, session_id: str = "s1", prompt: str = "Hello", ts: Number = 1, now_ms: int = 1
 ) -> NewEntry:
     """A prompt for a store."""
-    new = NewPrompt(session_id, prompt, message_id)
-    data = encode_prompt(new, message_id, ts)
-    return NewEntry(session_id, MessageType.PROMPT, message_id, message_id, ts, data, now_ms)
+    new = NewPrompt(session_id=session_id, client_msg_id=message_id, prompt=prompt, ts=ts)
+    return NewEntry(session_id, MessageType.PROMPT, message_id, message_id, ts, encode_message(new), now_ms)
 
 
 def a_response(
@@ -43,8 +42,8 @@ def a_response(
     now_ms: int = 2,
 ) -> NewEntry:
     """A response for a store."""
-    new = NewResponse(session_id, to, text, message_id)
-    data = encode_response(new, message_id, ts)
+    new = NewResponse(session_id=session_id, assistant_msg_id=message_id, client_msg_id=to, text=text, ts=ts)
+    data = encode_message(new)
     return NewEntry(session_id, MessageType.ASSISTANT, message_id, to, ts, data, now_ms, fingerprint(new))
 
 

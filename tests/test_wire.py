@@ -23,8 +23,7 @@ from relay.models import (
 from relay.wire import (
     decode_prompt,
     decode_response,
-    encode_prompt,
-    encode_response,
+    encode_message,
     fingerprint,
 )
 
@@ -98,23 +97,20 @@ def test_no_bytes_raise_anything_but_our_errors(raw: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(text, st.dictionaries(text, json_values, max_size=4), st.integers(0, 8_640_000_000_000_000))
 def test_what_is_accepted_is_served_again_as_the_specification_shows_it(prompt: str, meta: Body, ts: int) -> None:
-    raw = json.dumps({"session_id": "s1", "prompt": prompt, "metadata": meta, "ts": ts}).encode()
+    body = {"session_id": "s1", "client_msg_id": "p1", "prompt": prompt, "metadata": meta, "ts": ts}
+    raw = json.dumps(body).encode()
     if not outcome(decode_prompt, raw):
         return  # an integer beyond what JSON readers take
-    served = encode_prompt(decode_prompt(raw), "p1", ts)
-    assert json.loads(served) == {
-        "session_id": "s1", "client_msg_id": "p1", "prompt": prompt, "metadata": meta, "ts": ts
-    }  # fmt: skip
+    served = encode_message(decode_prompt(raw))
+    assert json.loads(served) == body
     PromptMessage.model_validate_json(served)
 
 
 def test_the_keys_of_a_message_come_in_the_specifications_order() -> None:
-    prompt = decode_prompt(b'{"ts":5,"metadata":{"a": 1},"prompt":"x","session_id":"s1"}')
-    assert encode_prompt(prompt, "p1", 5) == (
-        b'{"session_id":"s1","client_msg_id":"p1","prompt":"x","metadata":{"a":1},"ts":5}'
-    )
-    response = decode_response(b'{"session_id":"s1","client_msg_id":"p1","text":"y"}')
-    encoded = encode_response(response, "a1", 6)
+    prompt = decode_prompt(b'{"ts":5,"metadata":{"a": 1},"prompt":"x","client_msg_id":"p1","session_id":"s1"}')
+    assert encode_message(prompt) == b'{"session_id":"s1","client_msg_id":"p1","prompt":"x","metadata":{"a":1},"ts":5}'
+    response = decode_response(b'{"text":"y","assistant_msg_id":"a1","session_id":"s1","client_msg_id":"p1","ts":6}')
+    encoded = encode_message(response)
     assert encoded == b'{"session_id":"s1","assistant_msg_id":"a1","client_msg_id":"p1","text":"y","ts":6}'
     AssistantMessage.model_validate_json(encoded)
 

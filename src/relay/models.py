@@ -29,6 +29,9 @@ Number = int | float
 
 # Control characters would break logs and terminals; "/", "." and ".." could never be reached as a path.
 _ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f/]{{1,{MAX_ID_CHARS}}}")
+is_plain_id = re.compile(rf"[\w:@+=~-]{{1,{MAX_ID_CHARS}}}", re.ASCII).fullmatch
+"""Whether an id is of the usual kind, which needs no closer look."""
+
 ID_RULE = f"must be 1 to {MAX_ID_CHARS} characters, without '/' or control characters, and not '.' or '..'"
 
 
@@ -46,17 +49,13 @@ ASSISTANT = MessageType.ASSISTANT
 
 def check_id(value: str, field: str) -> None:
     """Raise InvalidField unless `value` can be a session or message id."""
-    # Most are of a kind that needs no closer look.
-    if 2 < len(value) <= MAX_ID_CHARS and value.isascii() and value.isprintable() and "/" not in value:
-        return
     if _ID.fullmatch(value) is None or value == "." or value == "..":
         raise InvalidField(f"{field} {ID_RULE}")
 
 
 def check_text(value: str, field: str) -> None:
     """Raise MessageTooLarge if a prompt or text is over its bound in UTF-8."""
-    # At most 4 bytes a character: the usual short message is never encoded just to be counted.
-    if len(value) * 4 > MAX_TEXT_BYTES and len(value.encode()) > MAX_TEXT_BYTES:
+    if len(value.encode()) > MAX_TEXT_BYTES:
         raise MessageTooLarge(f"{field} is over {MAX_TEXT_BYTES} bytes of UTF-8")
 
 
@@ -73,10 +72,9 @@ class MetadataBounds:
     max_bytes: int = 65_536
     max_depth: int = 32
 
-    def check_size(self, size: int, field: str) -> None:
-        """Raise MessageTooLarge if metadata of `size` bytes of compact JSON is over the bound."""
-        if size > self.max_bytes:
-            raise MessageTooLarge(f"{field} is over {self.max_bytes} bytes of JSON")
+    def too_large(self, field: str) -> MessageTooLarge:
+        """The refusal of metadata that is over its bound as compact JSON."""
+        return MessageTooLarge(f"{field} is over {self.max_bytes} bytes of JSON")
 
     def check_depth(self, value: object, field: str) -> None:
         """Raise InvalidField if objects and arrays are nested deeper than the bound; `value` itself is level 1."""
@@ -118,7 +116,8 @@ def _metadata(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     field = str(info.field_name)
     DEFAULT_BOUNDS.check_depth(value, field)
     _finite(value)
-    DEFAULT_BOUNDS.check_size(len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()), field)
+    if len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()) > DEFAULT_BOUNDS.max_bytes:
+        raise DEFAULT_BOUNDS.too_large(field)
     return value
 
 

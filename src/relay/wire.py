@@ -13,19 +13,21 @@ import re
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from relay.errors import InvalidField, InvalidJson, MissingField
 from relay.models import (
     DEFAULT_BOUNDS,
+    MAX_TEXT_BYTES,
     MessageType,
     MetadataBounds,
     Number,
     check_id,
     check_text,
     check_ts,
+    is_plain_id,
 )
 
-_NOTHING = msgspec.Raw()
 _PREFIX = {kind: b'{"type":"%s","data":' % kind.value.encode() for kind in MessageType}
 _MESSAGE_FRAME_PREFIX = b'{"type":"message","data":'
 
@@ -33,50 +35,32 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 encode_lines = _encoder.encode_lines
 _buffer = bytearray()
-_BLANKS = b" \t\r\n"
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
-class NewPrompt(msgspec.Struct, gc=False):
-    """A checked prompt, before it has an id and a time of its own."""
+class NewPrompt(msgspec.Struct, gc=False, kw_only=True):
+    """A checked prompt; with an id and a time it is the specification's PromptMessage, whose order its fields have."""
 
     session_id: str
-    prompt: str
     client_msg_id: str | None = None
-    metadata: msgspec.Raw = _NOTHING
+    prompt: str
+    metadata: msgspec.Raw | msgspec.UnsetType = UNSET
     ts: Number | None = None
 
 
-class NewResponse(msgspec.Struct, gc=False):
-    """A checked response, before it has an id and a time of its own."""
+class NewResponse(msgspec.Struct, gc=False, kw_only=True):
+    """A checked response; with an id and a time it is the specification's AssistantMessage."""
 
     session_id: str
+    assistant_msg_id: str | None = None
     client_msg_id: str
     text: str
-    assistant_msg_id: str | None = None
-    metadata: msgspec.Raw = _NOTHING
+    metadata: msgspec.Raw | msgspec.UnsetType = UNSET
     ts: Number | None = None
 
 
 class _NewTicket(msgspec.Struct, gc=False):
     session_id: str | None = None
-
-
-class _PromptData(msgspec.Struct, kw_only=True, gc=False):
-    session_id: str
-    client_msg_id: str
-    prompt: str
-    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    ts: Number
-
-
-class _ResponseData(msgspec.Struct, kw_only=True, gc=False):
-    session_id: str
-    assistant_msg_id: str
-    client_msg_id: str
-    text: str
-    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    ts: Number
 
 
 _Decoded = TypeVar("_Decoded")
@@ -89,7 +73,8 @@ _ticket_decoder = msgspec.json.Decoder(_NewTicket)
 def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPrompt:
     """The prompt in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
     prompt = _decode(_prompt_decoder, body)
-    check_text(prompt.prompt, "prompt")
+    if len(body) > MAX_TEXT_BYTES:  # no text is longer than the body around it
+        check_text(prompt.prompt, "prompt")
     _check(prompt, bounds)
     return prompt
 
@@ -97,7 +82,8 @@ def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPr
 def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewResponse:
     """The response in a request body. Raises InvalidJson, MissingField, InvalidField or MessageTooLarge."""
     response = _decode(_response_decoder, body)
-    check_text(response.text, "text")
+    if len(body) > MAX_TEXT_BYTES:
+        check_text(response.text, "text")
     if response.assistant_msg_id is not None:
         check_id(response.assistant_msg_id, "assistant_msg_id")
     _check(response, bounds)
@@ -112,34 +98,8 @@ def decode_ticket(body: bytes) -> str | None:
     return session_id
 
 
-def encode_prompt(prompt: NewPrompt, client_msg_id: str, ts: Number) -> bytes:
-    """The specification's PromptMessage."""
-    return _to_keep(
-        _PromptData(
-            session_id=prompt.session_id,
-            client_msg_id=client_msg_id,
-            prompt=prompt.prompt,
-            metadata=prompt.metadata or msgspec.UNSET,
-            ts=ts,
-        )
-    )
-
-
-def encode_response(response: NewResponse, assistant_msg_id: str, ts: Number) -> bytes:
-    """The specification's AssistantMessage."""
-    return _to_keep(
-        _ResponseData(
-            session_id=response.session_id,
-            assistant_msg_id=assistant_msg_id,
-            client_msg_id=response.client_msg_id,
-            text=response.text,
-            metadata=response.metadata or msgspec.UNSET,
-            ts=ts,
-        )
-    )
-
-
-def _to_keep(message: _PromptData | _ResponseData) -> bytes:
+def encode_message(message: NewPrompt | NewResponse) -> bytes:
+    """The message as it is kept and served, once it has its id and time."""
     # Through a buffer: the encoder's own bytes keep up to half as much again of unused room; what is stored must not.
     _encoder.encode_into(message, _buffer)
     return bytes(_buffer)
@@ -149,7 +109,7 @@ def fingerprint(response: NewResponse) -> bytes:
     """The same for two responses if and only if client_msg_id, text and metadata mean the same."""
     # No id holds a "/": the parts cannot run into each other.
     said = f"{response.client_msg_id}/{len(response.text)}/{response.text}".encode()
-    if response.metadata:
+    if response.metadata is not UNSET:
         said += _canonical(bytes(response.metadata))
     return hashlib.blake2b(said, digest_size=16).digest()
 
@@ -199,24 +159,26 @@ def _explain(complaint: str) -> MissingField | InvalidField:
 
 
 def _check(message: NewPrompt | NewResponse, bounds: MetadataBounds) -> None:
-    check_id(message.session_id, "session_id")
-    if message.client_msg_id is not None:
+    if not is_plain_id(message.session_id):
+        check_id(message.session_id, "session_id")
+    if message.client_msg_id is not None and not is_plain_id(message.client_msg_id):
         check_id(message.client_msg_id, "client_msg_id")
     if message.ts is not None:
         check_ts(message.ts, "ts")
-    if message.metadata:
+    if message.metadata is not UNSET:
         message.metadata = _check_metadata(bytes(message.metadata), bounds)
 
 
-def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw:
+def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:
     if raw == b"null":
-        return _NOTHING
+        return UNSET
     if not raw.startswith(b"{"):
         raise InvalidField("metadata must be an object")
     try:
         # Without a blank anywhere it is compact already.
-        compact = raw if len(raw.translate(None, _BLANKS)) == len(raw) else msgspec.json.format(raw, indent=-1)
-        bounds.check_size(len(compact), "metadata")
+        compact = raw if len(raw.split(None, 1)[0]) == len(raw) else msgspec.json.format(raw, indent=-1)
+        if len(compact) > bounds.max_bytes:
+            raise bounds.too_large("metadata")
         value = _decode_any(compact)  # what it cannot decode, we could not serve again
     except (msgspec.DecodeError, RecursionError):
         raise InvalidJson("metadata holds what JSON cannot carry") from None

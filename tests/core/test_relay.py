@@ -46,6 +46,12 @@ class Causes(Observer):
         self.causes.append(cause)
 
 
+def new_response(
+    client_msg_id: str, text: str, assistant_msg_id: str | None = None, session_id: str = "s1"
+) -> NewResponse:
+    return NewResponse(session_id=session_id, assistant_msg_id=assistant_msg_id, client_msg_id=client_msg_id, text=text)
+
+
 class World:
     """A relay and everything it was given."""
 
@@ -65,10 +71,10 @@ class World:
         )
 
     async def ask(self, prompt: str = "Hello", session_id: str = "s1") -> str:
-        return await self.relay.submit_prompt(NewPrompt(session_id, prompt))
+        return await self.relay.submit_prompt(NewPrompt(session_id=session_id, prompt=prompt))
 
     async def answer(self, client_msg_id: str, text: str, session_id: str = "s1") -> None:
-        await self.relay.post_response(NewResponse(session_id, client_msg_id, text))
+        await self.relay.post_response(new_response(client_msg_id, text, session_id=session_id))
 
     def never(self, tell: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
@@ -101,7 +107,7 @@ async def settle() -> None:
 async def test_ids_and_times_are_given_where_they_are_missing() -> None:
     world = await make_world()
     assert await world.ask() == "id-1"
-    posted = await world.relay.post_response(NewResponse("s1", "id-1", "Hi"))
+    posted = await world.relay.post_response(new_response("id-1", "Hi"))
     assert (posted.assistant_msg_id, posted.recipients) == ("id-2", 0)
     page = await world.relay.history("s1", limit=10, offset=0, since=None)
     assert [entry.ts for entry in page.entries] == [1_000_000, 1_000_000]
@@ -110,10 +116,10 @@ async def test_ids_and_times_are_given_where_they_are_missing() -> None:
 async def test_a_response_that_differs_under_the_same_id_is_a_conflict() -> None:
     world = await make_world()
     client_msg_id = await world.ask()
-    await world.relay.post_response(NewResponse("s1", client_msg_id, "one", "a1"))
-    await world.relay.post_response(NewResponse("s1", client_msg_id, "one", "a1"))
+    await world.relay.post_response(new_response(client_msg_id, "one", "a1"))
+    await world.relay.post_response(new_response(client_msg_id, "one", "a1"))
     with pytest.raises(ResponseConflict):
-        await world.relay.post_response(NewResponse("s1", client_msg_id, "two", "a1"))
+        await world.relay.post_response(new_response(client_msg_id, "two", "a1"))
 
 
 # Polls

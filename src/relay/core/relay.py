@@ -37,7 +37,7 @@ from relay.store.base import (
     SessionRecord,
     Store,
 )
-from relay.wire import NewPrompt, NewResponse, encode_prompt, encode_response, fingerprint, message_frame
+from relay.wire import NewPrompt, NewResponse, encode_message, fingerprint, message_frame
 
 SAFETY_SECONDS = 15.0
 """A waiting poll looks again after so long: a lost announcement delays a prompt, it never loses it."""
@@ -101,9 +101,12 @@ class Relay:
     async def submit_prompt(self, prompt: NewPrompt) -> str:
         """Keep a prompt and wake the agent; returns its client_msg_id. The first write under an id wins."""
         now_ms = self._now_ms()
-        client_msg_id = prompt.client_msg_id if prompt.client_msg_id is not None else self._new_id()
-        ts = prompt.ts if prompt.ts is not None else now_ms
-        data = encode_prompt(prompt, client_msg_id, ts)
+        client_msg_id, ts = prompt.client_msg_id, prompt.ts
+        if client_msg_id is None:
+            client_msg_id = prompt.client_msg_id = self._new_id()
+        if ts is None:
+            ts = prompt.ts = now_ms
+        data = encode_message(prompt)
         outcome = await self._store.add_prompt(
             NewEntry(prompt.session_id, PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
         )
@@ -117,9 +120,12 @@ class Relay:
         the id was used for something else, ResponseConflict.
         """
         now_ms = self._now_ms()
-        assistant_msg_id = response.assistant_msg_id if response.assistant_msg_id is not None else self._new_id()
-        ts = response.ts if response.ts is not None else now_ms
-        data = encode_response(response, assistant_msg_id, ts)
+        assistant_msg_id, ts = response.assistant_msg_id, response.ts
+        if assistant_msg_id is None:
+            assistant_msg_id = response.assistant_msg_id = self._new_id()
+        if ts is None:
+            ts = response.ts = now_ms
+        data = encode_message(response)
         outcome = await self._store.add_response(
             NewEntry(
                 response.session_id,
