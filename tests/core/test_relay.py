@@ -434,7 +434,7 @@ async def test_a_log_that_moved_backwards_gets_a_new_epoch_and_nothing_of_it_is_
     assert head is not None
     # What a failover does: the new master never heard of the last two, and others write in their place.
     log = world.store._sessions["s1"].log
-    del log._entries[2:]
+    del log.entries[2:]
     world.hub.announcements_lost()
     for n in range(5):
         await world.answer(client_msg_id, f"new {n}")

@@ -209,7 +209,7 @@ class AsgiDoor:
     def _known(self, route: Route, headers: dict[bytes, bytes]) -> Caller | None:
         """The caller, if it was let in to this endpoint before and one more request of it passes."""
         caller = self._admitted.get((route.method, route.path, headers.get(b"authorization")))
-        if caller is None or b"origin" in headers or not self.guard.spend(caller):
+        if caller is None or b"origin" in headers or not self.guard.spend(caller.key):
             return None
         return caller
 

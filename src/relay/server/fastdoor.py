@@ -54,6 +54,7 @@ class FastDoor(Serving):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = KnownHeads()
+        self._spend = self._door.guard.spend
 
     def data_received(self, data: bytes) -> None:
         if self._part is not ALL or self._quiet_bytes:
@@ -62,7 +63,7 @@ class FastDoor(Serving):
         # Only if free: what is found may be the very request that is being served.
         request = self._known.find(data) if self._is_free() else None
         if request is not None:
-            if self._door.guard.spend(request.caller):
+            if self._spend(request.caller.key):
                 self._step += 1
                 self._serve(request)
                 return
@@ -198,7 +199,7 @@ class FastDoor(Serving):
             request.caller = guard.admit(request, found[0].access)
         except RelayError:
             return None  # the ASGI path says why, and counts it
-        return request if guard.spend(request.caller) else None
+        return request if self._spend(request.caller.key) else None
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""

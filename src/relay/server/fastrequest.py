@@ -25,7 +25,7 @@ class FastHead:
 class FastRequest(FastHead):
     """A `Request` whose body is complete before the endpoint is called."""
 
-    __slots__ = ("_cycle", "caller", "content", "query", "route")
+    __slots__ = ("caller", "content", "cycle", "query", "route")
 
     def __init__(
         self,
@@ -41,22 +41,17 @@ class FastRequest(FastHead):
         self.query = query
         self.caller = ANYONE
         self.content = b""
-        self._cycle: FastCycle | None = None
-
-    def again(self, content: bytes) -> FastRequest:
-        """The same request once more: its head was the same, and the one before has been answered."""
-        self.content = content
-        self._cycle = None
-        return self
+        self.cycle: FastCycle | None = None
+        """What stands for it while its answer is not there yet."""
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
         return self.waiting().when_gone(tell)
 
     def waiting(self) -> FastCycle:
-        """What stands for this request while its answer is not there yet."""
-        if self._cycle is None:
-            self._cycle = FastCycle()
-        return self._cycle
+        """Its cycle, from now on if it has none."""
+        if self.cycle is None:
+            self.cycle = FastCycle()
+        return self.cycle
 
 
 class FastCycle:
@@ -94,15 +89,16 @@ class Heads:
     """Heads of answers. The usual one is put together once a second, when uvicorn's date header changes."""
 
     def __init__(self) -> None:
-        self._defaults: Sequence[tuple[bytes, bytes]] | None = None
-        self._json = b""
+        self.defaults: Sequence[tuple[bytes, bytes]] | None = None
+        """The headers with which `usual` was made."""
+        self.usual = b""
+        """A JSON answer with status 200, to be filled in with its length and its body."""
 
-    def json(self, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """That of a JSON answer with status 200, up to its length."""
-        if defaults is not self._defaults:
-            self._defaults = defaults
-            self._json = STATUS_LINE[200] + _lines((*defaults, (b"content-type", JSON))) + b"content-length: "
-        return self._json
+    def renew(self, defaults: Sequence[tuple[bytes, bytes]]) -> None:
+        """Make the usual one anew, with these headers of uvicorn's."""
+        self.defaults = defaults
+        head = STATUS_LINE[200] + _lines((*defaults, (b"content-type", JSON)))
+        self.usual = head.replace(b"%", b"%%") + b"content-length: %d\r\ncache-control: no-store\r\n\r\n%b"
 
     def any(self, defaults: Sequence[tuple[bytes, bytes]], answer: Answer, length: int, *, close: bool) -> bytes:
         """That of any answer, whole."""

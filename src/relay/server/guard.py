@@ -62,6 +62,8 @@ class Guard:
         self._store = store
         buckets = Buckets(store)
         self._rate = RateLimiter(buckets, settings.rate_limit if settings.token_mode else 0)
+        self.spend = self._rate.spend
+        """Whether one more request under a caller's key passes without asking the store; if not, `check` decides."""
         self._failed_logins = FailedLogins(buckets, settings.failed_logins_per_minute)
 
     async def check(self, head: Head, access: Access) -> Caller:
@@ -84,10 +86,6 @@ class Guard:
     async def count(self, head: Head) -> None:
         """Note a request that is answered whoever sends it. Raises RateLimited."""
         await self._pay(head, ANYONE)
-
-    def spend(self, caller: Caller) -> bool:
-        """Whether one more request of this caller passes without asking the store; if not, `check` decides."""
-        return self._rate.spend(caller.key)
 
     async def check_socket(self, head: Head, query: bytes) -> Caller:
         """Let a WebSocket in, whose token may come in three ways: header, subprotocol or ticket."""

@@ -45,12 +45,16 @@ class KnownHeads:
             return None
         before, after, request = known
         if after is None:
-            return request.again(b"") if data == before else None
-        head, _, content = data.partition(HEAD_END)
-        size = len(content)
-        if size > MAX_BODY_BYTES or head != b"%b%d%b" % (before, size, after):
-            return None
-        return request.again(content)
+            if data != before:
+                return None
+        else:
+            head, _, content = data.partition(HEAD_END)
+            size = len(content)
+            if size > MAX_BODY_BYTES or head != b"%b%d%b" % (before, size, after):
+                return None
+            request.content = content
+        request.cycle = None  # that was the one before, which has been answered
+        return request
 
     def learn(self, data: bytes, request: FastRequest) -> None:
         """Remember the head of a request, of which the parser has said that it is all of the data and nothing else."""

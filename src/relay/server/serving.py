@@ -24,19 +24,20 @@ from relay.server.protocols import HttpProtocol
 DOOR_KEY = "relay.door"
 """Where a protocol object finds the endpoints in the state that the application gives to its server."""
 
+HEADS = Heads()
+
 Answering = Coroutine[Any, Any, Answer]
 
 
 class Serving(HttpProtocol):
     """What the fast door does with a request once it has arrived."""
 
-    _heads = Heads()
-    _unsent = b""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._outbox: Outbox = self.app_state[SOCKETS_KEY].outbox
         self._door: AsgiDoor = self.app_state[DOOR_KEY]
+        self._heads = HEADS
+        self._unsent = b""
 
     def _serve(self, request: FastRequest) -> None:
         """Call the endpoint; answer at once if it need not wait, as most do."""
@@ -97,8 +98,7 @@ class Serving(HttpProtocol):
                 self._start(self._send_pieces(answer, cycle))
                 return
             body = b"".join(body)
-        self.server_state.total_requests += 1
-        self._write_soon(self._whole(answer, body))
+        self._write_soon(answer, body)
 
     def _answer_late(self, answer: Answer, cycle: FastCycle) -> None:
         """Answer a request that has waited."""
@@ -110,7 +110,7 @@ class Serving(HttpProtocol):
             return
         if not isinstance(body, bytes):
             body = b"".join(body)
-        self._write_soon(self._whole(answer, body, close=not cycle.keep_alive))
+        self._write_soon(answer, body, close=not cycle.keep_alive)
         self._end(cycle)
 
     async def _send_pieces(self, answer: Answer, cycle: FastCycle) -> None:
@@ -134,18 +134,20 @@ class Serving(HttpProtocol):
             self.transport.close()
         self.on_response_complete()
 
-    def _whole(self, answer: Answer, body: bytes, *, close: bool = False) -> bytes:
-        if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
-            head = self._heads.json(self.server_state.default_headers)
-            return b"%b%d\r\ncache-control: no-store\r\n\r\n%b" % (head, len(body), body)
-        return self._head(answer, len(body), close=close) + body
-
     def _head(self, answer: Answer, length: int, *, close: bool) -> bytes:
         return self._heads.any(self.server_state.default_headers, answer, length, close=close)
 
     # Writing
 
-    def _write_soon(self, data: bytes) -> None:
+    def _write_soon(self, answer: Answer, body: bytes, *, close: bool = False) -> None:
+        """Have a whole answer written at the end of this turn."""
+        if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
+            heads = self._heads
+            if heads.defaults is not self.server_state.default_headers:
+                heads.renew(self.server_state.default_headers)
+            data = heads.usual % (len(body), body)
+        else:
+            data = self._head(answer, len(body), close=close) + body
         if self._unsent:
             self._unsent += data
             if len(self._unsent) > PIECE_BYTES:

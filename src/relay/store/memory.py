@@ -45,10 +45,10 @@ _CHARACTER_BYTES = 8
 class _Log:
     """Entries by seq, of which the oldest may be dropped; finding one by its seq is one step."""
 
-    __slots__ = ("_entries", "_start", "bytes", "floor", "head")
+    __slots__ = ("_start", "bytes", "entries", "floor", "head")
 
     def __init__(self) -> None:
-        self._entries: list[Entry | None] = []
+        self.entries: list[Entry | None] = []
         self._start = 0  # dropped entries leave None behind until half the list is
         self.floor = 0
         self.head = 0
@@ -57,27 +57,22 @@ class _Log:
     def __len__(self) -> int:
         return self.head - self.floor
 
-    def append(self, entry: Entry, size: int) -> None:
-        self._entries.append(entry)
-        self.head = entry.seq
-        self.bytes += size
-
     def drop_oldest(self) -> int:
         """Drop one entry; returns the bytes that it held."""
-        entry = self._entries[self._start]
+        entry = self.entries[self._start]
         assert entry is not None
-        self._entries[self._start] = None
+        self.entries[self._start] = None
         self._start += 1
         self.floor += 1
         self.bytes -= len(entry.data)
-        if self._start > 64 and self._start * 2 > len(self._entries):
-            del self._entries[: self._start]
+        if self._start > 64 and self._start * 2 > len(self.entries):
+            del self.entries[: self._start]
             self._start = 0
         return len(entry.data)
 
     def after(self, seq: int, limit: int) -> list[Entry]:
         first = self._start + max(0, seq - self.floor)
-        return self._entries[first : first + limit]  # type: ignore[return-value]  # None only before _start
+        return self.entries[first : first + limit]  # type: ignore[return-value]  # None only before _start
 
 
 class _Session:
@@ -109,6 +104,7 @@ class MemoryStore(LocalCommons):
         self._max_pending = limits.max_pending_per_session
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
+        self._max_store_bytes = limits.store_max_bytes
         self._sessions: dict[str, _Session] = {}
         self._bytes = 0
         self._listener: Listener
@@ -124,6 +120,7 @@ class MemoryStore(LocalCommons):
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
         session = self._sessions.get(entry.session_id)
+        message_id = entry.message_id
         if session is None:
             if len(self._sessions) >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
@@ -132,14 +129,14 @@ class MemoryStore(LocalCommons):
             # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
             kept = self._keep(session, entry, len(entry.data) + own)
             self._sessions[entry.session_id] = session
-        elif entry.message_id in session.prompts:
+        elif message_id in session.prompts:
             return DUPLICATE
         elif len(session.pending) >= self._max_pending:
             raise self._limits.too_many_pending()
         else:
             kept = self._keep(session, entry, len(entry.data))
-        session.prompts.add(entry.message_id)
-        session.pending[entry.message_id] = kept
+        session.prompts.add(message_id)
+        session.pending[message_id] = kept
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return KEPT
 
@@ -226,18 +223,29 @@ class MemoryStore(LocalCommons):
         """Put it at the end of the log; it takes so many bytes `more`. Raises StoreFull if there is too little left."""
         length = len(new.data)
         size = length + _MESSAGE_BYTES + _CHARACTER_BYTES * len(new.message_id) + more
-        if self._bytes + size > self._limits.store_max_bytes:
-            raise StoreFull(f"this server keeps at most {self._limits.store_max_bytes} bytes")
+        total = self._bytes + size
+        if total > self._max_store_bytes:
+            raise StoreFull(f"this server keeps at most {self._max_store_bytes} bytes")
         log = session.log
-        entry = Entry(log.head + 1, new.kind, new.ts, new.data)
-        log.append(entry, length)
+        log.head = seq = log.head + 1
+        log.bytes = held = log.bytes + length
+        entry = Entry(seq, new.kind, new.ts, new.data)
+        log.entries.append(entry)
         if new.now_ms > session.active_ms:
             session.active_ms = new.now_ms
-        while log.head - log.floor > self._max_messages or log.bytes > self._max_bytes:
-            size -= log.drop_oldest() + _ENTRY_BYTES
         session.bytes += size
-        self._bytes += size
+        self._bytes = total
+        if held > self._max_bytes or seq - log.floor > self._max_messages:
+            self._drop_oldest(session)
         return entry
+
+    def _drop_oldest(self, session: _Session) -> None:
+        """Bring the log back to its bounds."""
+        log = session.log
+        while log.bytes > self._max_bytes or log.head - log.floor > self._max_messages:
+            size = log.drop_oldest() + _ENTRY_BYTES
+            session.bytes -= size
+            self._bytes -= size
 
     def _forget(self, session_id: str) -> None:
         self._bytes -= self._sessions.pop(session_id).bytes
