@@ -108,18 +108,15 @@ async def test_others_have_a_turn_while_very_many_are_served_and_who_comes_later
     other = Client(hub, "s2")
     say(hub, 1)
     for turn in range(4):
-        assert sum(bool(client.batches) for client in clients) == max(0, turn - 1) * CLIENTS_PER_TURN
-        await turns()
+        assert sum(bool(client.batches) for client in clients) == turn * CLIENTS_PER_TURN
+        await turns(2)
         say(hub, turn + 2)
     say(hub, 1, session_id="s2")
-    await turns(10)
+    await turns(20)
     assert all(client.got == framed(1, 2, 3, 4, 5) for client in clients)
-    assert sorted({tuple(len(batch.answers) for batch in client.batches) for client in clients}) == [
-        (2, 3),
-        (3, 2),
-        (4, 1),
-    ]
-    assert len({id(batch) for client in clients for batch in client.batches}) == 6
+    sizes = {tuple(len(batch.answers) for batch in client.batches) for client in clients}
+    assert sizes == {(1, 3, 1), (2, 3), (3, 2)}
+    assert len({id(batch) for client in clients for batch in client.batches}) == 7
     assert other.got == framed(1)
     assert observer.fan_outs == 6
 
@@ -139,7 +136,7 @@ async def test_answers_that_never_cease_are_still_given_to_all_and_to_newcomers(
         await turns()
         if seq > MAX_ANSWERS // 2:
             newcomer.take()
-    await turns(10)
+    await turns(20)
     assert newcomer.position == count
     assert all(client.got == framed(*range(1, count + 1)) for client in clients[1:])
     assert clients[0].got == sorted(set(clients[0].got), key=lambda data: int(data.split(b":")[-1][:-1]))
@@ -155,7 +152,7 @@ async def test_who_goes_live_while_it_is_under_way_gets_only_what_it_has_not_rea
     hub.subscribe(late)
     assert hub.go_live(late)
     say(hub, 3)
-    await turns(5)
+    await turns(10)
     assert [frame.data for frame in late.take()] == framed(3)
     assert all(client.got == framed(1, 2, 3) for client in clients)
 

@@ -134,7 +134,7 @@ class Deliveries:
         delivery = Delivery(epoch, after, clients)
         self._under_way.append(delivery)
         if len(self._under_way) == 1:
-            self._soon(few=len(clients) <= FEW)
+            (self._soon if len(clients) <= FEW else self._later)()
         return delivery
 
     def finish(self) -> None:
@@ -142,15 +142,19 @@ class Deliveries:
         while self._under_way:
             self._give(sys.maxsize)
 
-    def _soon(self, *, few: bool = True) -> None:
-        asyncio.get_running_loop().call_soon(self._go_on if few else self._soon)
+    def _soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _later(self) -> None:
+        """Go on when everybody else has had a turn."""
+        asyncio.get_running_loop().call_soon(self._soon)
 
     def _go_on(self) -> None:
         left = CLIENTS_PER_TURN
         while left > 0 and self._under_way:
             left -= self._give(left)
         if self._under_way:
-            self._soon()
+            self._later()
 
     def _give(self, most: int) -> int:
         """Go on with the next delivery, each in its turn."""
