@@ -24,7 +24,7 @@ from typing import Any
 
 from relay.errors import StoreUnavailable
 from relay.models import MessageType, Number
-from relay.store.base import Entry, Listener
+from relay.store.base import Entry, Listener, Position
 from relay.store.recent import Recent
 from relay.store.redis_connection import CONNECT_SECONDS, Connection, Reply
 from relay.store.redis_lane import end
@@ -64,8 +64,8 @@ class Events:
         self._count = 0
         self._said: dict[int, Keeping | Parting] = {}
         """Own announcements whose echo has not come, by tag."""
-        self._reached: Recent[str, tuple[str, int]] = Recent(REMEMBERED)
-        """The epoch and seq of the last entry of each session of which the listener was told, as far as others may
+        self._reached: Recent[str, Position] = Recent(REMEMBERED)
+        """The place of the last entry of each session of which the listener was told, as far as others may
         have kept one before it."""
         self._connection: Connection | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class Events:
             self._listener.entry_added(entry.session_id, epoch, Entry(seq, entry.kind, entry.ts, entry.data))
             return
         reached = self._reached.get(entry.session_id)
-        if reached is None or seq <= reached[1] + 1 or epoch != reached[0]:
+        if reached is None or seq <= reached.seq + 1 or epoch != reached.epoch:
             call.told = True
             self._tell(entry.session_id, epoch, Entry(seq, entry.kind, entry.ts, entry.data))
 
@@ -144,7 +144,7 @@ class Events:
             self._said.pop(what.tag, None)
 
     def _tell(self, session_id: str, epoch: str, entry: Entry) -> None:
-        self._reached.set(session_id, (epoch, entry.seq))
+        self._reached.set(session_id, Position(epoch, entry.seq))
         self._listener.entry_added(session_id, epoch, entry)
 
     def _tell_deletion(self, session_id: str) -> None:

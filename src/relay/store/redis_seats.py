@@ -111,7 +111,7 @@ class RedisSeats:
     def _keys(self, session_id: str) -> Keys:
         keys = self._known.get(session_id)
         if keys is None:
-            keys = Keys(self._prefix, session_id)
+            keys = Keys.of(self._prefix, session_id)
             self._known.set(session_id, keys)
         return keys
 

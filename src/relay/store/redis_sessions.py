@@ -30,44 +30,53 @@ _PACKED_SEATS = b"$%d\r\n%bseats\r\n"
 T = TypeVar("T")
 
 
-class Keys:
-    """The keys of one session."""
+class Keys(msgspec.Struct, frozen=True, gc=False):
+    """The keys of one session, and how they stand in the calls that are made most often.
 
-    __slots__ = ("_base", "meta", "packed", "packed_pending", "packed_seats")
+    The collector need not know of them: it would be called by each new one, and look at everything there is.
+    """
 
-    def __init__(self, prefix: str, session_id: str) -> None:
+    base: bytes
+    meta: bytes
+    packed: bytes
+    """Of the scripts that keep something: all keys, and the id as their first argument."""
+    packed_pending: bytes
+    packed_seats: bytes
+    """Not among all of them: clients and polls may wait for a session that is not there, or no longer."""
+
+    @classmethod
+    def of(cls, prefix: str, session_id: str) -> Keys:
+        """Those of a session."""
         # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
         tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-        self._base = base = f"{prefix}:{{{tag}}}:".encode()
-        self.meta = base + b"meta"
-        # For the scripts that are called most often. Those that keep something take the id as their first argument.
+        base = f"{prefix}:{{{tag}}}:".encode()
         session = session_id.encode()
         named = b"%d %b" % (len(session), session)
         n = len(base)
-        self.packed = _PACKED % (
-            *(n + 4, base, n + 3, base, n + 3, base, n + 7, base, n + 5, base),
-            *(len(named), named),
+        return cls(
+            base,
+            base + b"meta",
+            _PACKED % (n + 4, base, n + 3, base, n + 3, base, n + 7, base, n + 5, base, len(named), named),
+            _PACKED_PENDING % (n + 4, base, n + 7, base),
+            _PACKED_SEATS % (n + 5, base),
         )
-        self.packed_pending = _PACKED_PENDING % (n + 4, base, n + 7, base)
-        # Not among all of them: clients and polls may wait for a session that is not there, or no longer.
-        self.packed_seats = _PACKED_SEATS % (n + 5, base)
 
     @property
     def log(self) -> bytes:
-        return self._base + b"log"
+        return self.base + b"log"
 
     @property
     def pending(self) -> bytes:
-        return self._base + b"pending"
+        return self.base + b"pending"
 
     @property
     def times(self) -> bytes:
-        return self._base + b"times"
+        return self.base + b"times"
 
     @property
     def all(self) -> tuple[bytes, ...]:
         """In the order of keep.lua."""
-        return (self.meta, self.log, self._base + b"ids", self.pending, self.times)
+        return (self.meta, self.log, self.base + b"ids", self.pending, self.times)
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):
