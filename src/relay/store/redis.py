@@ -62,9 +62,9 @@ _BEYOND = 2**63
 """A seq that no log reaches; Redis understands no larger one than twice that."""
 
 _PENDING = Script("pending", writes=False, keys=2)
-_READ = Script("read", writes=False)
+_READ = Script("read", "page", writes=False)
 _RENEW_EPOCH = Script("renew_epoch")
-_HISTORY = Script("history", writes=False)
+_HISTORY = Script("history", "page", writes=False)
 _SESSION = Script("session", writes=False)
 _TOUCH = Script("touch")
 _DELETE = Script("delete")
@@ -311,9 +311,13 @@ def _found(reply: Reply) -> Any:
     return reply
 
 
-def _entries(replies: Iterable[Sequence[Any]]) -> list[Entry]:
-    """Entries of the stream: [id, [k, kind, t, ts, d, data]]."""
-    return [Entry(int(entry_id[:-2]), KINDS[fields[1]], number(fields[3]), fields[5]) for entry_id, fields in replies]
+def _entries(page: Iterable[bytes]) -> list[Entry]:
+    """See page.lua."""
+    part = iter(page)
+    return [
+        Entry(int(i[:-2]), KINDS[kind], number(ts), data)
+        for i, kind, ts, data in zip(part, part, part, part, strict=True)
+    ]
 
 
 def _pending_entry(value: bytes) -> Entry:
