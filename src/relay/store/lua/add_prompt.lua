@@ -17,7 +17,7 @@ elseif redis.call('HLEN', KEYS[4]) >= MOST_PENDING then
   return {'too many pending', meta.unregistered}
 end
 
-local kept, seq = keep(meta, 'p')
+local seq = keep(meta, 'p')
 redis.call('HSET', KEYS[3], 'p:' .. ARGV[4], seq)
 redis.call('HSET', KEYS[4], ARGV[4], seq .. ' ' .. ARGV[5] .. ' ' .. ARGV[6])
-return kept
+return kept(meta, seq, 'p')

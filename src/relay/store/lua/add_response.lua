@@ -13,7 +13,7 @@ if redis.call('HEXISTS', KEYS[3], 'p:' .. ARGV[8]) == 0 then
   return {'no prompt', meta.unregistered}
 end
 
-local kept = keep(meta, 'a')
+local seq = keep(meta, 'a')
 redis.call('HSET', KEYS[3], 'a:' .. ARGV[4], ARGV[9])
 redis.call('HDEL', KEYS[4], ARGV[8])
-return kept
+return kept(meta, seq, 'a')

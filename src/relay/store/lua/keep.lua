@@ -45,14 +45,7 @@ local function is_alone()
   return heard and not heard.err and heard[2] == heard[4]
 end
 
-local function announce(meta, seq_text, kind, data)
-  local rides = #data <= INLINE_BYTES
-  local place = meta.epoch .. ' ' .. seq_text .. ' ' .. kind .. ' ' .. ARGV[5]
-  local message = (rides and ' 1 ' or ' 0 ') .. ARGV[1] .. (rides and data or '')
-  redis.call('PUBLISH', CHANNEL, 'entry ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. place .. message)
-end
-
--- Answers what is to be said to the caller, and the seq as a string.
+-- Gives the entry its place, and says it as a string.
 local function keep(meta, kind)
   local seq, data = meta.seq + 1, ARGV[6]
   local seq_text = string.format('%d', seq)
@@ -66,9 +59,17 @@ local function keep(meta, kind)
   local active = tonumber(ARGV[7]) > tonumber(meta.active_ms) and ARGV[7] or meta.active_ms
   local floor_text, bytes_text = string.format('%d', floor), string.format('%d', bytes)
   redis.call('HSET', KEYS[1], 's', seq_text, 'f', floor_text, 'b', bytes_text, 'a', active)
+  return seq_text
+end
+
+-- The end of a script that has kept an entry: announces it, if need be, and answers what is to be said to the caller.
+local function kept(meta, seq_text, kind)
   local alone = is_alone()
   if not alone then
-    announce(meta, seq_text, kind, data)
+    local rides = #ARGV[6] <= INLINE_BYTES
+    local place = meta.epoch .. ' ' .. seq_text .. ' ' .. kind .. ' ' .. ARGV[5]
+    local message = (rides and ' 1 ' or ' 0 ') .. ARGV[1] .. (rides and ARGV[6] or '')
+    redis.call('PUBLISH', CHANNEL, 'entry ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. place .. message)
   end
-  return {'kept', meta.unregistered, meta.epoch, seq, alone and 0 or 1}, seq_text
+  return {'kept', meta.unregistered, meta.epoch, meta.seq + 1, alone and 0 or 1}
 end
