@@ -21,7 +21,8 @@ from tests.serving import Server, running
 from tests.store.redis_server import RedisServer, replicated
 
 ROUNDS = int(os.environ.get("RELAY_SOAK_ROUNDS", "10"))
-AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
+# With everysec, Redis replies before it writes to its file, for up to two seconds, while the disk is busy.
+AOF = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Listener(threading.Thread):

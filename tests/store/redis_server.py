@@ -161,7 +161,8 @@ def _knows_all(sentinel: RedisServer) -> bool:
 def cluster(folder: Path) -> Iterator[list[RedisServer]]:
     """Three masters that share the slots."""
     with ExitStack() as stack:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+        # Longer than a busy machine, or its disk, makes one of them wait: whoever is silent for so long is given up.
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
         nodes = [_stopped_at_end(stack, RedisServer(folder / f"node{n}", *options)) for n in range(3)]
         bounds = [0, 5461, 10923, 16384]
         for node, first, end in zip(nodes, bounds, bounds[1:], strict=False):

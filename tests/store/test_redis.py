@@ -212,6 +212,33 @@ async def test_two_instances_hear_of_each_other(connect: Connect) -> None:
     assert (here.lost, there.lost) == (0, 0)
 
 
+async def test_an_instance_that_is_alone_announces_to_nobody(server: RedisServer, connect: Connect) -> None:
+    here, there = Listening(), Listening()
+    one = await connect(here, probe_seconds=60)
+    server.ask("CONFIG RESETSTAT")
+    await one.add_prompt(a_prompt("p1"))
+    await one.add_response(a_response("a1"))
+    assert [seq for _, _, seq in here.heard] == [1, 2]
+    assert "cmdstat_publish" not in server.info("commandstats")
+    other = await connect(there, probe_seconds=60)
+    await one.add_prompt(a_prompt("p2"))
+    await other.add_prompt(a_prompt("p3"))
+    await until(lambda: len(here.heard) == 4 and len(there.heard) == 2)
+    assert [seq for _, _, seq in here.heard] == [1, 2, 3, 4]
+    assert [seq for _, _, seq in there.heard] == [3, 4]
+
+
+async def test_a_server_that_does_not_say_who_listens_announces_everything(
+    server: RedisServer, connect: Connect
+) -> None:
+    server.ask("ACL SETUSER", "agent", "on", ">word", "~*", "&*", "+@all", "-pubsub")
+    here, there = Listening(), Listening()
+    one = await connect(here, url=f"redis://agent:word@127.0.0.1:{server.port}/0")
+    await connect(there)
+    await one.add_prompt(a_prompt("p1"))
+    await until(lambda: here.heard == there.heard != [])
+
+
 async def test_entries_kept_at_the_same_time_are_announced_in_their_order(connect: Connect) -> None:
     """Out of order, every client of the session would have to go back to the log."""
     here, there = Listening(), Listening()
@@ -253,7 +280,87 @@ async def test_nothing_is_remembered_of_what_was_not_kept(connect: Connect) -> N
     await store.collect_idle(0, keep=())
     await store.delete_session("s1")
     await until(lambda: not store._events._said)
-    assert not store._events._reached
+    assert store._events._reached.get("s1") is None
+
+
+class Proxy:
+    """Stands between a store and its server, and may keep what it is given to itself for a while."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._holds: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def hold(self) -> None:
+        """Keep from now on whatever keeps a message."""
+        self._holds = asyncio.Event()
+
+    def release(self) -> None:
+        """Pass it on, even if whoever sent it has gone."""
+        assert self._holds is not None
+        self._holds.set()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        for source, sink in ((reader, back), (there, writer)):
+            task = asyncio.create_task(self._copy(source, sink))
+            self._tasks.add(task)
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                if self._holds is not None and b":times" in data:
+                    await self._holds.wait()
+                sink.write(data)
+                await sink.drain()
+        finally:
+            sink.close()
+
+
+async def test_what_is_kept_after_its_reply_was_given_up_is_announced(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis believes the instance alone then, and that it will see the reply."""
+    monkeypatch.setattr(redis_lane, "CALL_SECONDS", 0.3)
+    here = Listening()
+    proxy = Proxy(server.port)
+    async with proxy as url:
+        store = await connect(here, url=url)
+        await store.add_prompt(a_prompt("p1"))
+        proxy.hold()
+        await refused(lambda: store.add_prompt(a_prompt("p2")))
+        await until(lambda: here.lost)
+        proxy.release()
+        await until(lambda: len(here.heard) == 2)
+        assert [seq for _, _, seq in here.heard] == [1, 2]
+        await store.close()
+
+
+async def test_what_is_kept_while_its_reply_is_given_up_is_announced(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_lane, "CALL_SECONDS", 0.3)
+    here = Listening()
+    store = await connect(here)
+    await store.add_prompt(a_prompt("p1"))
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        await refused(lambda: store.add_prompt(a_prompt("p2")))
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    await until(lambda: here.lost)
+    # When the listener is told to look, it is there.
+    assert [entry.seq for entry in await store.pending("s1")] == [1, 2]
 
 
 class Holding(Listening):

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from relay.core.relay import ClientGone
-from relay.core.waiter import Waiter
 from relay.errors import RelayError
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
@@ -57,8 +56,9 @@ class Serving(HttpProtocol):
 
     def _wait(self, answering: Answering, waits_for: object, cycle: FastCycle) -> None:
         go_on = partial(self._go_on, answering, cycle)
-        if isinstance(waits_for, Waiter):
-            waits_for.then(go_on)
+        then = getattr(waits_for, "then", None)
+        if then is not None:  # a poll that waits, or a store's call: it needs no further turn of the loop
+            then(go_on)
         elif isinstance(waits_for, asyncio.Future):
             waits_for.add_done_callback(go_on)
         else:  # it only lets others have a turn

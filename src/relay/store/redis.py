@@ -32,6 +32,7 @@ from relay.errors import (
 )
 from relay.models import MessageType, Number
 from relay.store.base import (
+    KEPT,
     SEAT_SECONDS,
     Entry,
     HistoryPage,
@@ -47,8 +48,9 @@ from relay.store.base import (
 from relay.store.redis_cluster import ClusterLink
 from relay.store.redis_commons import RedisCommons
 from relay.store.redis_connection import Reply
-from relay.store.redis_events import INLINE_BYTES, KINDS, Events, deletion, number, number_text
+from relay.store.redis_events import INLINE_BYTES, KINDS, Events, number, number_text
 from relay.store.redis_link import ServerLink, check_server
+from relay.store.redis_saying import Keeping, Parting
 from relay.store.redis_script import Script, packed
 from relay.store.redis_sessions import Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
@@ -59,12 +61,10 @@ OPEN_SECONDS = 5.0
 _BEYOND = 2**63
 """A seq that no log reaches; Redis understands no larger one than twice that."""
 
-_ADD_PROMPT = Script("add_prompt", "keep", keys=5, args=13)
-_ADD_RESPONSE = Script("add_response", "keep", keys=5, args=13)
 _PENDING = Script("pending", writes=False, keys=2)
-_READ = Script("read", writes=False)
+_READ = Script("read", "page", writes=False)
 _RENEW_EPOCH = Script("renew_epoch")
-_HISTORY = Script("history", writes=False)
+_HISTORY = Script("history", "page", writes=False)
 _SESSION = Script("session", writes=False)
 _TOUCH = Script("touch")
 _DELETE = Script("delete")
@@ -72,7 +72,9 @@ _COLLECT = Script("collect")
 _CHECK = Script("check")
 
 _KEEP = b"%b%b%b" + 5 * b"$%d\r\n%b\r\n" + b"%b"
-"""A call of one of the two: its head, keys and session, what never changes, five arguments, and two that differ."""
+"""A call of one of the two that keep: its head, keys and session, the caller, five arguments, and those that differ."""
+
+_NO_EPOCH = packed(b"")
 
 _by_seq = attrgetter("seq")
 
@@ -105,11 +107,8 @@ class RedisStore(RedisCommons):
         self._wait_replicas = wait_replicas
         self._probe_seconds = probe_seconds
         self._new_epoch = new_epoch
-        self._max_messages = limits.log_messages
-        self._max_bytes = limits.log_bytes
-        self._most_pending = packed(limits.max_pending_per_session)
-        self._no_epoch = packed(b"") + self._most_pending
-        self._bounds: bytes
+        self._add_prompt: Script
+        self._add_response: Script
         self._events: Events
         self._list: SessionList
 
@@ -120,8 +119,17 @@ class RedisStore(RedisCommons):
         self._list = SessionList(self._link, f"{self._prefix}:sessions".encode())
         # Announcements know no databases: those of another one would be heard on the same channel.
         channel = f"{self._prefix}:events" + (f":{self._address.db}" if self._address.db else "")
-        waits = int(self._wait_replicas > 0)
-        self._bounds = packed(self._max_messages, self._max_bytes, channel, INLINE_BYTES, waits)
+        constants: dict[str, str | int] = {
+            "MOST_MESSAGES": self._limits.log_messages,
+            "MOST_BYTES": self._limits.log_bytes,
+            "CHANNEL": channel,
+            "INLINE_BYTES": INLINE_BYTES,
+            "WAITS": self._wait_replicas > 0,
+            "ONE_SERVER": self._link.is_one_server,
+        }
+        pending = {"MOST_PENDING": self._limits.max_pending_per_session}
+        self._add_prompt = Script("add_prompt", "keep", keys=5, args=8, constants=constants | pending)
+        self._add_response = Script("add_response", "keep", keys=5, args=9, constants=constants)
         self._events = Events(self._link, channel, listener, self._fetch, probe_seconds=self._probe_seconds)
         try:
             await self._events.start(OPEN_SECONDS)
@@ -146,19 +154,25 @@ class RedisStore(RedisCommons):
 
     async def add_prompt(self, entry: NewEntry) -> Outcome:
         """See `Store`. Sessions created at the very same moment may pass the bound of sessions together."""
-        answer = await self._keep(_ADD_PROMPT, entry, self._no_epoch)
-        if answer == b"new":
+        reply = await self._keep(self._add_prompt, entry, _NO_EPOCH)
+        if reply[0] == b"kept" and not reply[1]:
+            return KEPT
+        if reply[0] == b"new":
             if await self._list.count() >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
-            more = packed(self._new_epoch()) + self._most_pending
-            answer = await self._keep(_ADD_PROMPT, entry, more)
+            reply = await self._keep(self._add_prompt, entry, packed(self._new_epoch()))
+        if reply[1]:
+            await self._enlist(reply[1], entry.session_id)
+        answer = reply[0]
         if answer == b"too many pending":
             raise self._limits.too_many_pending()
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:
-        more = packed(entry.client_msg_id, entry.fingerprint)
-        answer = await self._keep(_ADD_RESPONSE, entry, more)
+        reply = await self._keep(self._add_response, entry, packed(entry.client_msg_id, entry.fingerprint))
+        if reply[1]:
+            await self._enlist(reply[1], entry.session_id)
+        answer = reply[0]
         if answer == b"no session":
             raise SessionNotFound
         if answer == b"no prompt":
@@ -216,10 +230,9 @@ class RedisStore(RedisCommons):
 
     async def delete_session(self, session_id: str) -> None:
         keys = self._keys(session_id)
-        with self._saying(session_id) as tag:
-            reply = await self._link.run(_DELETE, keys.all, self._events.channel, deletion(tag, session_id))
-            life = _found(reply)
-            self._events.deleted(tag)
+        with self._parting(session_id) as parting:
+            life = _found(await self._link.run(_DELETE, keys.all, self._events.channel, parting.text))
+            self._events.parted(parting)
         with suppress(StoreUnavailable):  # it is gone; its name is dropped by whoever meets it
             await self._list.remove([Name(life, session_id)])
 
@@ -232,16 +245,17 @@ class RedisStore(RedisCommons):
 
     # How the above is done
 
-    async def _keep(self, script: Script, entry: NewEntry, more: bytes) -> bytes:
-        events = self._events
+    def _keep(self, script: Script, entry: NewEntry, more: bytes) -> Keeping:
         keys = self._keys(entry.session_id)
-        tag = events.say(entry)
-        message_id, ts, data = entry.message_id.encode(), number_text(entry.ts), entry.data
-        now_ms = b"%d" % entry.now_ms
-        call = _KEEP % (
+        call = Keeping(self._events, entry, script)
+        tag, message_id, ts = b"%d" % call.tag, entry.message_id.encode(), number_text(entry.ts)
+        data, now_ms = entry.data, b"%d" % entry.now_ms
+        call.command = _KEEP % (
             script.head,
             keys.packed,
-            self._bounds,
+            self._events.packed_name,
+            len(tag),
+            tag,
             len(message_id),
             message_id,
             len(ts),
@@ -250,33 +264,23 @@ class RedisStore(RedisCommons):
             data,
             len(now_ms),
             now_ms,
-            len(tag),
-            tag,
             more,
         )
-        try:
-            answer, unregistered, *place = await self._link.send(keys.meta, call, script)
-        except BaseException:
-            events.unsaid(tag)
-            raise
-        if place:
-            epoch, seq = place
-            events.kept(tag, epoch.decode(), seq)
-        else:
-            events.unsaid(tag)
-        if unregistered:
-            with suppress(StoreUnavailable):  # the message is kept; the next one will find this still to be done
-                await self._list.add(Name(unregistered, entry.session_id), keys.meta)
-        return bytes(answer)
+        self._link.add(keys.meta, call)
+        return call
+
+    async def _enlist(self, life: bytes, session_id: str) -> None:
+        with suppress(StoreUnavailable):  # the message is kept; the next one will find this still to be done
+            await self._list.add(Name(life, session_id), self._keys(session_id).meta)
 
     @contextmanager
-    def _saying(self, session_id: str) -> Iterator[bytes]:
-        """The tag for the announcement that a session is gone, if that is what happens."""
-        tag = self._events.say(session_id)
+    def _parting(self, session_id: str) -> Iterator[Parting]:
+        """The announcement that a session is gone, if that is what happens."""
+        parting = Parting(self._events, session_id)
         try:
-            yield tag
+            yield parting
         finally:
-            self._events.unsaid(tag)
+            self._events.unsaid(parting)
 
     def _session(self, session_id: str) -> Awaitable[Reply]:
         keys = self._keys(session_id)
@@ -284,11 +288,11 @@ class RedisStore(RedisCommons):
 
     async def _collect(self, name: Name, idle_since_ms: int) -> bytes:
         keys = self._keys(name.session_id)
-        with self._saying(name.session_id) as tag:
-            more = (self._events.channel, deletion(tag, name.session_id), name.life, idle_since_ms)
+        with self._parting(name.session_id) as parting:
+            more = (self._events.channel, parting.text, name.life, idle_since_ms)
             reply = await self._link.run(_COLLECT, keys.all, *more)
             if reply == b"deleted":
-                self._events.deleted(tag)
+                self._events.parted(parting)
         return bytes(reply)
 
     async def _fetch(self, session_id: str, seq: int) -> tuple[str, Entry] | None:
@@ -307,9 +311,13 @@ def _found(reply: Reply) -> Any:
     return reply
 
 
-def _entries(replies: Iterable[Sequence[Any]]) -> list[Entry]:
-    """Entries of the stream: [id, [k, kind, t, ts, d, data]]."""
-    return [Entry(int(entry_id[:-2]), KINDS[fields[1]], number(fields[3]), fields[5]) for entry_id, fields in replies]
+def _entries(page: Iterable[bytes]) -> list[Entry]:
+    """See page.lua."""
+    part = iter(page)
+    return [
+        Entry(int(i[:-2]), KINDS[kind], number(ts), data)
+        for i, kind, ts, data in zip(part, part, part, part, strict=True)
+    ]
 
 
 def _pending_entry(value: bytes) -> Entry:

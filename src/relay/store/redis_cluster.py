@@ -14,8 +14,9 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError
 
 from relay.errors import StoreUnavailable
-from relay.store.redis_connection import Connection, Reply, connect
-from relay.store.redis_lane import Call, end
+from relay.store.redis_call import Call
+from relay.store.redis_connection import Connection, connect
+from relay.store.redis_lane import end
 from relay.store.redis_link import Link
 from relay.store.redis_node import Node
 from relay.store.redis_script import command
@@ -29,6 +30,8 @@ Place = tuple[str, int]
 
 class ClusterLink(Link):
     """One Redis, made up of several masters, each with some of the slots."""
+
+    is_one_server = False
 
     def __init__(self, address: RedisAddress, *, wait_replicas: int) -> None:
         super().__init__()
@@ -50,8 +53,8 @@ class ClusterLink(Link):
         # An announcement reaches every server of a cluster. Any will do, and another one next time.
         return await connect(self._address, *random.choice(self._masters()))  # noqa: S311
 
-    def node_of(self, key: bytes) -> Node:
-        return self._node(self._slots.get(key_slot(key)) or self._masters()[0])
+    def add(self, key: bytes, call: Call) -> None:
+        self._node(self._slots.get(key_slot(key)) or self._masters()[0]).add(call)
 
     def again(self, node: Node, call: Call, refusal: ResponseError) -> bool:
         if not isinstance(refusal, AskError) or call.redirects >= MAX_REDIRECTS:
@@ -79,14 +82,14 @@ class ClusterLink(Link):
     def _masters(self) -> list[Place]:
         return list(dict.fromkeys(self._slots.values())) or list(self._address.hosts)
 
-    def _ask(self, place: Place, *parts: bytes) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self._node(place).add(Call(command(*parts), None, future))
-        return future
+    def _ask(self, place: Place, *parts: bytes) -> Call:
+        call = Call(command(*parts), None, self.loop)
+        self._node(place).add(call)
+        return call
 
     def _learn_soon(self) -> None:
         if self._learning is None or self._learning.done():
-            self._learning = self._loop.create_task(self._learn())
+            self._learning = self.loop.create_task(self._learn())
 
     async def _learn(self) -> None:
         """Ask one server after the other which of them has what, until one answers."""

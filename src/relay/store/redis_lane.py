@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import redis.exceptions
 from redis.exceptions import RedisError, ResponseError
 
-from relay.errors import StoreUnavailable
+from relay.store.redis_call import Call, fail_all, ignored
 from relay.store.redis_connection import Connection, Reply
-from relay.store.redis_script import Script, command
 
 CALL_SECONDS = 5.0
 """For a connection, and from sending a call to its reply. Redis answers within a millisecond or is in trouble; whoever
@@ -29,37 +28,6 @@ HELD_UP_SECONDS = 0.05
 """So long without a reply, and what only looks goes by another connection."""
 
 Connect = Callable[[], Awaitable[Connection]]
-
-
-class Call:
-    """One command under way, and the future of whoever waits for its reply."""
-
-    __slots__ = ("asking", "command", "future", "redirects", "script")
-
-    def __init__(self, command: bytes, script: Script | None, future: asyncio.Future[Reply]) -> None:
-        self.command = command
-        self.script = script
-        self.future = future
-        self.asking = False
-        self.redirects = 0
-
-    def send_source(self) -> bool:
-        """From now on send the script itself, not its hash; False if that is what was sent already."""
-        whole = self.script.with_source(self.command) if self.script is not None else None
-        if whole is not None:
-            self.command = whole
-        return whole is not None
-
-    def answer(self, reply: Reply) -> None:
-        """Hand the reply to whoever waits, unless nobody does any more."""
-        if self.future.done():
-            return
-        if isinstance(reply, BaseException):
-            error = StoreUnavailable()
-            error.__cause__ = reply
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(reply)
 
 
 class Owner(Protocol):
@@ -166,8 +134,9 @@ class Lane:
         call = self._expected.popleft()
         if isinstance(reply, ResponseError):
             self._owner.refused(call, reply)
-        elif not call.future.done():
-            call.future.set_result(reply)
+        else:
+            call.heed(reply)
+            call.answer(reply)
 
     def _lost(self, error: Exception) -> None:
         self._connection = None
@@ -194,10 +163,11 @@ class Lane:
         return self._sendings[0][1] if self._sendings else None
 
     def _fail(self, error: BaseException) -> None:
-        calls = [*self._expected, *self._unsent]
-        self._expected.clear()
-        self._unsent = []
-        answer_all(calls, error)
+        sent, self._expected = self._expected, deque()
+        unsent, self._unsent = self._unsent, []
+        for call in sent:
+            call.lose(error)
+        fail_all(unsent, error)
 
 
 class ConfirmedLane(Lane):
@@ -224,36 +194,30 @@ class ConfirmedLane(Lane):
             if isinstance(reply, ResponseError):
                 super()._take(reply)
             else:
-                self._unconfirmed.append((self._expected.popleft(), reply))
+                call = self._expected.popleft()
+                call.heed(reply)
+                self._unconfirmed.append((call, reply))
             return
         self._expected.clear()
         calls, self._unconfirmed = self._unconfirmed, []
+        error = self._unconfirmed_by(reply)
         for call, kept in calls:
-            call.answer(self._confirmed(kept, reply))
+            if error is None:
+                call.answer(kept)
+            else:
+                call.fail(error)
         self._owner.flush()
 
-    def _confirmed(self, kept: Reply, replicas: Reply) -> Reply:
+    def _unconfirmed_by(self, replicas: Reply) -> Exception | None:
         if isinstance(replicas, int) and replicas < self._wait_replicas:
             return RedisError(f"{replicas} of {self._wait_replicas} replicas have confirmed")
-        return replicas if isinstance(replicas, Exception) else kept
+        return replicas if isinstance(replicas, Exception) else None
 
     def _fail(self, error: BaseException) -> None:
         calls, self._unconfirmed = self._unconfirmed, []
-        answer_all((call for call, _ in calls), error)
+        fail_all((call for call, _ in calls), error)
         super()._fail(error)
         self._loop.call_soon(self._owner.flush)  # those that have gathered meanwhile
-
-
-def ignored(*parts: bytes | int) -> Call:
-    """A command whose reply is for nobody."""
-    nobody: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    nobody.cancel()
-    return Call(command(*parts), None, nobody)
-
-
-def answer_all(calls: Iterable[Call], reply: Reply) -> None:
-    for call in calls:
-        call.answer(reply)
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:

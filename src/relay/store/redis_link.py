@@ -10,8 +10,8 @@ from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ResponseError
 
 from relay.errors import StartupError
-from relay.store.redis_connection import CONNECT_SECONDS, Connection, Reply, connect
-from relay.store.redis_lane import Call
+from relay.store.redis_call import Call
+from relay.store.redis_connection import CONNECT_SECONDS, Connection, connect
 from relay.store.redis_node import Node
 from relay.store.redis_script import Argument, Script, command
 from relay.store.redis_url import RedisAddress, Topology
@@ -22,12 +22,15 @@ OLDEST = (6, 2)
 class Link(ABC):
     """One Redis, whatever it is made up of."""
 
+    is_one_server: bool
+    """Whether whoever hears announcements is connected to the server that makes them."""
+
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()  # to ask for it is a system call, until Python 3.12
+        self.loop = asyncio.get_running_loop()  # to ask for it is a system call, until Python 3.12
 
     @abstractmethod
-    def node_of(self, key: bytes) -> Node:
-        """The server that has the key."""
+    def add(self, key: bytes, call: Call) -> None:
+        """Send a call to the server that has the key."""
 
     @abstractmethod
     async def connection(self) -> Connection:
@@ -49,27 +52,29 @@ class Link(ABC):
     async def close(self) -> None:
         """Let go of every connection; calls under way fail."""
 
-    def run(self, script: Script, keys: Sequence[bytes], *args: Argument) -> asyncio.Future[Reply]:
-        """Run a script, all of whose keys have one slot. The future raises StoreUnavailable if that fails.
+    def run(self, script: Script, keys: Sequence[bytes], *args: Argument) -> Call:
+        """Run a script, all of whose keys have one slot. The call raises StoreUnavailable if that fails.
 
         With replicas to wait for, it also does so if too few confirm in time. The write may then stand
         nevertheless: repeat it, and its id will tell.
         """
         return self.send(keys[0], script.call(keys, *args), script)
 
-    def command(self, key: bytes, *parts: Argument) -> asyncio.Future[Reply]:
+    def command(self, key: bytes, *parts: Argument) -> Call:
         """Send one command to the server that has the key; otherwise as `run`."""
         return self.send(key, command(*parts), None)
 
-    def send(self, key: bytes, packed: bytes, script: Script | None) -> asyncio.Future[Reply]:
+    def send(self, key: bytes, packed: bytes, script: Script | None) -> Call:
         """Send a command that is packed already, the call of a script or another; otherwise as `run`."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self.node_of(key).add(Call(packed, script, future))
-        return future
+        call = Call(packed, script, self.loop)
+        self.add(key, call)
+        return call
 
 
 class ServerLink(Link):
     """A single server, or the one that sentinels name as master."""
+
+    is_one_server = True
 
     def __init__(self, address: RedisAddress, *, wait_replicas: int) -> None:
         super().__init__()
@@ -77,8 +82,8 @@ class ServerLink(Link):
         self._sentinel = _sentinel(address) if address.topology is Topology.SENTINEL else None
         self._node = Node(self.connection, address.hosts[0][0], wait_replicas, self)
 
-    def node_of(self, key: bytes) -> Node:
-        return self._node
+    def add(self, key: bytes, call: Call) -> None:
+        self._node.add(call)
 
     async def connection(self) -> Connection:
         if self._sentinel is None:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from relay.store.redis_lane import Call, ConfirmedLane, Connect, Lane, answer_all, ignored
+from relay.store.redis_call import Call, fail_all, ignored
+from relay.store.redis_lane import ConfirmedLane, Connect, Lane
 
 MAX_CONNECTIONS = 8
 """Redis works on one command at a time, so two would do if no reply were large."""
@@ -49,7 +50,7 @@ class Node:
         """Send the call at the end of this tick."""
         calls = self._writes if call.script is not None and call.script.writes else self._looks
         if self._closed or len(calls) >= MAX_QUEUED:
-            call.answer(RedisError("closed" if self._closed else f"{MAX_QUEUED} calls wait already"))
+            call.fail(RedisError("closed" if self._closed else f"{MAX_QUEUED} calls wait already"))
             return
         if call.asking:
             calls.append(ignored(b"ASKING"))
@@ -71,7 +72,7 @@ class Node:
     async def close(self) -> None:
         """Let go of the connections; calls under way fail."""
         self._closed = True
-        answer_all((*self._writes, *self._looks), RedisError("closed"))
+        fail_all((*self._writes, *self._looks), RedisError("closed"))
         self._writes, self._looks = [], []
         await asyncio.gather(*(lane.close() for lane in (self._writing, *self._looking)))
 
@@ -80,7 +81,7 @@ class Node:
         if isinstance(refusal, NoScriptError) and call.send_source():
             self.add(call)
         elif not self._switch.again(self, call, refusal):
-            call.answer(refusal)
+            call.fail(refusal)
         if isinstance(refusal, ReadOnlyError):
             # This was a master once. Every connection is made anew, wherever the name now leads.
             for lane in (self._writing, *self._looking):
@@ -102,6 +103,6 @@ class Node:
 
 def _send(lane: Lane, calls: list[Call]) -> None:
     if lane.under_way >= MAX_QUEUED:
-        answer_all(calls, RedisError(f"{MAX_QUEUED} calls wait already"))
+        fail_all(calls, RedisError(f"{MAX_QUEUED} calls wait already"))
     else:
         lane.send(calls)

@@ -8,8 +8,10 @@ Whoever calls the same script again and again joins the parts by hand: most of t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from types import MappingProxyType
 from typing import cast
 
 import hiredis
@@ -23,15 +25,27 @@ _pack_command = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_comma
 class Script:
     """A file of store/lua; `parts` are files that come before it and are shared with other scripts.
 
-    `head` is how a call with so many keys and arguments begins: `packed` ones make it whole.
+    `head` is how a call with so many keys and arguments begins: `packed` ones make it whole. `constants` are what would
+    be the same argument in every call. Each other value of one is another script, which Redis keeps for ever.
     """
 
-    def __init__(self, name: str, *parts: str, writes: bool = True, keys: int = 0, args: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *parts: str,
+        writes: bool = True,
+        keys: int = 0,
+        args: int = 0,
+        constants: Mapping[str, str | int] = MappingProxyType({}),
+    ) -> None:
         folder = resources.files("relay.store") / "lua"
         self.name = name
         self.writes = writes
         """Whether replicas may have to confirm it."""
-        self.source = "\n".join((folder / f"{part}.lua").read_text() for part in (*parts, name)).encode()
+        # What JSON makes of plain text, numbers and booleans is Lua too.
+        given = [f"local {constant} = {json.dumps(value)}" for constant, value in constants.items()]
+        files = [(folder / f"{part}.lua").read_text() for part in (*parts, name)]
+        self.source = "\n".join([*given, *files]).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
         self.head = b"*%d\r\n%b" % (3 + keys + args, packed(b"EVALSHA", self.sha, keys))
 

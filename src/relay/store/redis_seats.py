@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from relay.errors import StoreUnavailable
 from relay.store.base import Place, Seat
+from relay.store.recent import Recent
 from relay.store.redis_connection import Reply
 from relay.store.redis_link import Link
 from relay.store.redis_script import Script, packed
@@ -51,7 +52,7 @@ class RedisSeats:
         self._prefix = prefix
         instance, seat_ms = secrets.token_hex(8), math.ceil(seat_seconds * 1000)
         self._who = {seat: packed(instance, seat.value, seat_ms) for seat in Seat}
-        self._known: dict[str, Keys] = {}
+        self._known: Recent[str, Keys] = Recent(MAX_KNOWN)
         self._held: dict[Place, int] = {}
         self._spare: dict[Place, int] = {}
         self._plenty: set[Place] = set()
@@ -110,9 +111,8 @@ class RedisSeats:
     def _keys(self, session_id: str) -> Keys:
         keys = self._known.get(session_id)
         if keys is None:
-            if len(self._known) >= MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            keys = self._known[session_id] = Keys(self._prefix, session_id)
+            keys = Keys.of(self._prefix, session_id)
+            self._known.set(session_id, keys)
         return keys
 
     def _own(self, place: Place) -> int:
@@ -152,7 +152,7 @@ class RedisSeats:
         keys = self._keys(session_id)
         call = b"%b%b%b%b" % (script.head, keys.packed_seats, self._who[seat], packed(own, what))
         try:
-            return await self._link.send(keys.seats, call, script)
+            return await self._link.send(keys.meta, call, script)
         except BaseException:  # even if only nobody waits any more: Redis may have done it
             self._doubt(place)
             raise

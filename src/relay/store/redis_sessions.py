@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from relay.store.redis_link import Link
-from relay.store.redis_script import Script, packed
+from relay.store.redis_script import Script
 
 AT_A_TIME = 500
 """Sessions dealt with together when there are many; other calls get their turn in between."""
@@ -22,30 +22,61 @@ AT_A_TIME = 500
 _REGISTER = Script("register")
 _REGISTERED = Script("registered")
 
+# Written out, as a session that was not met lately is met by many a prompt if there are many sessions.
+_PACKED = b"$%d\r\n%bmeta\r\n$%d\r\n%blog\r\n$%d\r\n%bids\r\n$%d\r\n%bpending\r\n$%d\r\n%btimes\r\n$%d\r\n%b\r\n"
+_PACKED_PENDING = b"$%d\r\n%bmeta\r\n$%d\r\n%bpending\r\n"
+_PACKED_SEATS = b"$%d\r\n%bseats\r\n"
+
 T = TypeVar("T")
 
 
-class Keys:
-    """The keys of one session."""
+class Keys(msgspec.Struct, frozen=True, gc=False):
+    """The keys of one session, and how they stand in the calls that are made most often.
 
-    __slots__ = ("all", "log", "meta", "packed", "packed_pending", "packed_seats", "pending", "seats", "times")
+    The collector need not know of them: it would be called by each new one, and look at everything there is.
+    """
 
-    def __init__(self, prefix: str, session_id: str) -> None:
+    base: bytes
+    meta: bytes
+    packed: bytes
+    """Of the scripts that keep something: all keys, and the id as their first argument."""
+    packed_pending: bytes
+    packed_seats: bytes
+    """Not among all of them: clients and polls may wait for a session that is not there, or no longer."""
+
+    @classmethod
+    def of(cls, prefix: str, session_id: str) -> Keys:
+        """Those of a session."""
         # Redis hashes what stands between the first { and the first } behind it: an id must not end it early.
         tag = session_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
         base = f"{prefix}:{{{tag}}}:".encode()
         session = session_id.encode()
-        self.meta = base + b"meta"
-        self.log = base + b"log"
-        self.pending = base + b"pending"
-        self.times = base + b"times"
-        # Not among all of them: clients and polls may wait for a session that is not there, or no longer.
-        self.seats = base + b"seats"
-        self.all = (self.meta, self.log, base + b"ids", self.pending, self.times)
-        # For the scripts that are called most often. Those that keep something take the id as their first argument.
-        self.packed = packed(*self.all, b"%d %b" % (len(session), session))
-        self.packed_pending = packed(self.meta, self.pending)
-        self.packed_seats = packed(self.seats)
+        named = b"%d %b" % (len(session), session)
+        n = len(base)
+        return cls(
+            base,
+            base + b"meta",
+            _PACKED % (n + 4, base, n + 3, base, n + 3, base, n + 7, base, n + 5, base, len(named), named),
+            _PACKED_PENDING % (n + 4, base, n + 7, base),
+            _PACKED_SEATS % (n + 5, base),
+        )
+
+    @property
+    def log(self) -> bytes:
+        return self.base + b"log"
+
+    @property
+    def pending(self) -> bytes:
+        return self.base + b"pending"
+
+    @property
+    def times(self) -> bytes:
+        return self.base + b"times"
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """In the order of keep.lua."""
+        return (self.meta, self.log, self.base + b"ids", self.pending, self.times)
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ local meta = redis.call('HMGET', KEYS[1], 'e', 'f')
 if not meta[1] then
   return false
 end
-local page, size, from, left = {}, 0, ARGV[1], tonumber(ARGV[2])
+local size, from, left = 0, ARGV[1], tonumber(ARGV[2])
 while left > 0 do
   -- In small steps: a page of large entries must not be fetched as a whole, only to be cut.
   local step = math.min(left, 16)
@@ -15,7 +15,7 @@ while left > 0 do
     if size > tonumber(ARGV[3]) and #page > 0 then
       return {meta[1], meta[2], page}
     end
-    page[#page + 1] = entry
+    add(entry)
     from = '(' .. entry[1]
   end
   if #entries < step then
