@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from relay.errors import RelayError, StoreUnavailable
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.sqlite_draft import Draft
-from relay.store.sqlite_mirror import Record
+from relay.store.sqlite_journal import Record
 
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
@@ -34,7 +34,7 @@ _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
 
 
 class _Group:
-    """Messages to keep, or steps: these need the tables to be complete, those do not."""
+    """Messages to keep, or steps."""
 
     __slots__ = ("are_messages", "bytes", "waiting")
 
@@ -77,10 +77,9 @@ class GroupWriter:
     def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run `step` in the next transaction; the future has its result once that is committed.
 
-        A step finds everything in the tables. It looks before it writes: if it raises a RelayError it has changed
-        nothing. `after_commit` is called on the event loop, for each step in its turn, even if nobody waits for the
-        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept, or if
-        the writer was closed before.
+        A step looks before it writes: if it raises a RelayError it has changed nothing. `after_commit` is called on
+        the event loop, for each step in its turn, even if nobody waits for the result any more. Raises
+        StoreUnavailable, through the future, if the transaction could not be kept, or if the writer was closed before.
         """
         return self._submit(step, after_commit, 0, are_messages=False)
 
@@ -143,10 +142,10 @@ class GroupWriter:
                 results: list[Any] = draft.add(news)
                 draft.write()
             else:
-                connection.execute("BEGIN IMMEDIATE")
-                draft.settle()
+                draft.begin()
                 results = [_attempt(step, draft) for step, _, _ in group.waiting]
-                connection.execute("COMMIT")
+                draft.end()
+            draft.commit()
         except Exception as exc:  # whatever it is: the thread must live to write the next group
             self.healthy = False
             _roll_back(connection)
