@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from relay.errors import StartupError, StoreUnavailable
-from relay.store.base import Outcome, Store
+from relay.store.base import Entry, Outcome, Store
 from relay.store.sqlite import READERS, SqliteStore
 from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import connect, migrate, migrations
@@ -207,6 +207,27 @@ async def test_an_error_that_nobody_foresaw_is_a_503_for_its_group_and_the_write
     await asyncio.wait_for(store.check(), 5)
     assert await store.add_prompt(a_prompt("p2")) is Outcome.KEPT
     assert [seq for _, _, seq in listening.heard] == [1, 2]
+    await store.close()
+
+
+async def test_a_listener_that_fails_keeps_nobody_waiting(tmp_path: Path) -> None:
+    class Failing(Listening):
+        def entry_added(self, session_id: str, epoch: str, entry: Entry) -> None:
+            super().entry_added(session_id, epoch, entry)
+            raise ZeroDivisionError
+
+        def session_deleted(self, session_id: str) -> None:
+            raise ZeroDivisionError
+
+    failing, told = Failing(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what["exception"]))
+    store = await opened(tmp_path / "relay.db", failing)
+    calls = [store.add_prompt(a_prompt("p1")), store.add_prompt(a_prompt("p2")), store.add_prompt(a_prompt("p1"))]
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls), 5)
+    assert outcomes == [Outcome.KEPT, Outcome.KEPT, Outcome.DUPLICATE]
+    await asyncio.wait_for(store.delete_session("s1"), 5)
+    assert [seq for _, _, seq in failing.heard] == [1, 2]
+    assert [type(error) for error in told] == [ZeroDivisionError] * 3
     await store.close()
 
 

@@ -159,18 +159,25 @@ class GroupWriter:
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
         kept = draft.apply() if draft is not None else ()
         self._hand_over()  # the thread is at the disk while the callers get their answers
-        if group.are_messages:
-            for record, entry in kept:
-                self._announce(record, entry)
+        for record, entry in kept:
+            self._tell(self._announce, record, entry)
         for (_, future, after_commit), result in zip(group.waiting, results, strict=True):
             if isinstance(result, RelayError):
                 if not future.cancelled():
                     future.set_exception(result)
                 continue
             if after_commit is not None:
-                after_commit(result)
+                self._tell(after_commit, result)
             if not future.cancelled():
                 future.set_result(result)
+
+    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
+        """What is wrong with a listener must not keep the callers of the group waiting."""
+        try:
+            listener(*what)
+        except Exception as error:
+            told = {"message": "a listener of the store has failed", "exception": error}
+            self._loop.call_exception_handler(told)
 
 
 def _attempt(act: Callable[[Any], T], subject: Any) -> T | RelayError:
