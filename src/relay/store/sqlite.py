@@ -37,7 +37,7 @@ from relay.store.base import (
 from relay.store.local import LocalCommons
 from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import BUSY_SECONDS, FileLock, connect, prepare
-from relay.store.sqlite_journal import Journal, Record
+from relay.store.sqlite_journal import Journal
 from relay.store.sqlite_mirror import Mirror, Session, Tail
 from relay.store.sqlite_past import Past
 from relay.store.sqlite_tables import PIECE_ENTRIES, decode_entries
@@ -105,7 +105,7 @@ class SqliteStore(LocalCommons):
         self._writer = GroupWriter(
             connect(self._path),
             lambda db: Draft(db, self._mirror, journal, self._limits, self._new_epoch),
-            self._announce,
+            self._listener.entry_added,
         )
         self._writer.start()
         try:
@@ -142,9 +142,6 @@ class SqliteStore(LocalCommons):
 
     async def add_response(self, entry: NewEntry) -> Outcome:
         return await self._writer.keep(entry)
-
-    def _announce(self, record: Record, entry: Entry) -> None:
-        self._listener.entry_added(record.new.session_id, record.epoch, entry)
 
     async def renew_epoch(self, session_id: str, epoch: str) -> None:
         def step(draft: Draft) -> None:

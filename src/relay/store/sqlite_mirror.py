@@ -7,14 +7,11 @@ for each session, of which there are at most `max_sessions`, and what `Journal` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from relay.store.base import Entry
 from relay.store.sqlite_journal import PROMPT, Move, Record
-
-_NONE: frozenset[int] = frozenset()
 
 
 class Session(msgspec.Struct, gc=False):
@@ -38,17 +35,8 @@ class Tail(msgspec.Struct):
     entries: list[Entry] = []
     waiting: dict[int, Entry] = {}
     """The prompts that are pending, by seq."""
-    answered: AbstractSet[int] = _NONE
+    answered: set[int] = set()
     """The prompts, of the tables too, whose wait an entry of this tail has ended."""
-
-    def add(self, entry: Entry, answers: int) -> None:
-        """Put an entry at the end."""
-        self.entries.append(entry)
-        if entry.kind is PROMPT:
-            self.waiting[entry.seq] = entry
-        elif answers:
-            self.answered |= {answers}
-            self.waiting.pop(answers, None)
 
     def after(self, seq: int, limit: int) -> list[Entry]:
         """Its entries after `seq`, at most `limit`."""
@@ -93,7 +81,12 @@ class Mirror:
             tail = tails.get(record.session)
             if tail is None:
                 tail = tails[record.session] = Tail(entry.seq - 1)
-            tail.add(entry, record.answers)
+            tail.entries.append(entry)
+            if entry.kind is PROMPT:
+                tail.waiting[entry.seq] = entry
+            elif record.answers:
+                tail.answered.add(record.answers)
+                tail.waiting.pop(record.answers, None)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of the journal."""

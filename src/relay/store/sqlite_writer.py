@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from relay.errors import RelayError, StoreUnavailable
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.sqlite_draft import Draft
-from relay.store.sqlite_journal import Record
 
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
@@ -51,7 +50,7 @@ class GroupWriter:
         self,
         connection: sqlite3.Connection,
         new_draft: Callable[[sqlite3.Connection], Draft],
-        announce: Callable[[Record, Entry], None],
+        announce: Callable[[str, str, Entry], None],
     ) -> None:
         self._connection = connection
         self._new_draft = new_draft
@@ -160,24 +159,25 @@ class GroupWriter:
         kept = draft.apply() if draft is not None else ()
         self._hand_over()  # the thread is at the disk while the callers get their answers
         for record, entry in kept:
-            self._tell(self._announce, record, entry)
+            try:
+                self._announce(record.new.session_id, record.epoch, entry)
+            except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
+                self._complain(error)
         for (_, future, after_commit), result in zip(group.waiting, results, strict=True):
             if isinstance(result, RelayError):
                 if not future.cancelled():
                     future.set_exception(result)
                 continue
             if after_commit is not None:
-                self._tell(after_commit, result)
+                try:
+                    after_commit(result)
+                except Exception as error:
+                    self._complain(error)
             if not future.cancelled():
                 future.set_result(result)
 
-    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
-        """What is wrong with a listener must not keep the callers of the group waiting."""
-        try:
-            listener(*what)
-        except Exception as error:
-            told = {"message": "a listener of the store has failed", "exception": error}
-            self._loop.call_exception_handler(told)
+    def _complain(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})
 
 
 def _attempt(act: Callable[[Any], T], subject: Any) -> T | RelayError:
