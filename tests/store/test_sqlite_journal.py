@@ -157,6 +157,27 @@ async def test_changes_of_sessions_do_not_fill_the_journal_for_ever(tmp_path: Pa
     await store.close()
 
 
+async def test_a_session_is_not_taken_for_one_that_was_deleted_before_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await settle(store)
+    await store.delete_session("s1")
+    await store.close()
+    with sqlite3.connect(tmp_path / "relay.db") as connection:  # only the deletion is left in the journal
+        connection.execute("DELETE FROM journal WHERE id < (SELECT max(id) FROM journal)")
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p2"))
+    with full():
+        await store.add_prompt(a_prompt("p3"))
+    before = await seen(store)
+    await store.close()
+    store = await opened(tmp_path / "relay.db")
+    assert await seen(store) == before
+    await settle(store)
+    assert await seen(store) == before
+    await store.close()
+
+
 async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     big = "x" * 100_000

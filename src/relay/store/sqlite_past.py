@@ -58,6 +58,7 @@ class Past:
         self._records.setdefault(record.session, []).append(record)
 
     def _change(self, change: Change) -> None:
+        self._next_id = max(self._next_id, change.session + 1)  # no id is used twice in one journal
         session = self._sessions.get(change.session)
         if change.gone:
             self._sessions.pop(change.session, None)
