@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from relay.errors import StartupError, StoreUnavailable
-from relay.store.base import Outcome, Store
+from relay.store.base import Entry, Outcome, Store
 from relay.store.sqlite import READERS, SqliteStore
 from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import connect, migrate, migrations
 from relay.store.sqlite_writer import Step
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
+from tests.store.moving import settle
 
 
 async def opened(path: Path, listening: Listening | None = None) -> SqliteStore:
@@ -209,10 +210,31 @@ async def test_an_error_that_nobody_foresaw_is_a_503_for_its_group_and_the_write
     await store.close()
 
 
+async def test_a_listener_that_fails_keeps_nobody_waiting(tmp_path: Path) -> None:
+    class Failing(Listening):
+        def entry_added(self, session_id: str, epoch: str, entry: Entry) -> None:
+            super().entry_added(session_id, epoch, entry)
+            raise ZeroDivisionError
+
+        def session_deleted(self, session_id: str) -> None:
+            raise ZeroDivisionError
+
+    failing, told = Failing(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what["exception"]))
+    store = await opened(tmp_path / "relay.db", failing)
+    calls = [store.add_prompt(a_prompt("p1")), store.add_prompt(a_prompt("p2")), store.add_prompt(a_prompt("p1"))]
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls), 5)
+    assert outcomes == [Outcome.KEPT, Outcome.KEPT, Outcome.DUPLICATE]
+    await asyncio.wait_for(store.delete_session("s1"), 5)
+    assert [seq for _, _, seq in failing.heard] == [1, 2]
+    assert [type(error) for error in told] == [ZeroDivisionError] * 3
+    await store.close()
+
+
 async def test_what_comes_after_the_end_is_refused(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     await store.add_prompt(a_prompt("p1"))
-    await store.touch({"nobody": 1})
+    await settle(store)
     await store.close()
     for call in (store.add_prompt(a_prompt("p2")), store.touch({"s1": 2}), store.pending("s1")):
         with pytest.raises(StoreUnavailable):
@@ -222,7 +244,7 @@ async def test_what_comes_after_the_end_is_refused(tmp_path: Path) -> None:
 async def test_a_read_under_way_ends_before_the_store_does(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     await store.add_prompt(a_prompt("p1"))
-    await store.touch({"nobody": 1})
+    await settle(store)
     reads = [asyncio.create_task(store.pending("s1")) for _ in range(5)]
     await asyncio.sleep(0)
     await store.close()
@@ -235,7 +257,7 @@ async def test_a_journal_that_cannot_be_read_is_named_and_the_file_let_go(tmp_pa
     await store.add_prompt(a_prompt("p1"))
     await store.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE journal SET records = x'c1'")
+        connection.execute("UPDATE journal SET steps = x'c1'")
     for _ in range(2):
         with pytest.raises(StartupError, match=r"relay\.db cannot be read"):
             await asyncio.wait_for(opened(path), 5)
@@ -245,7 +267,7 @@ async def test_a_log_trimmed_during_a_read_still_gives_what_it_holds(tmp_path: P
     store = SqliteStore(tmp_path / "relay.db", msgspec.structs.replace(GENEROUS, history_max_messages=3))
     await store.open(Listening())
     await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(3)))
-    await store.touch({"nobody": 1})
+    await settle(store)
     readers = [store._readers.get_nowait() for _ in range(READERS)]
     log = asyncio.create_task(store.read("s1", 0, limit=2, max_bytes=10**9))
     history = asyncio.create_task(store.history("s1", limit=2, offset=0, since=None))
@@ -265,7 +287,7 @@ async def test_numbers_beyond_what_sqlite_can_take_are_compared_all_the_same(
 ) -> None:
     store = await opened(tmp_path / "relay.db")
     await store.add_prompt(a_prompt("p1", ts=1))
-    await store.touch({"nobody": 1})
+    await settle(store)
     assert (await store.history("s1", limit=10, offset=0, since=since)).total == total
     page = await store.history("s1", limit=10, offset=10**30, since=since)
     assert (page.total, page.entries) == (total, [])

@@ -24,9 +24,10 @@ from relay.models import MessageType
 from relay.store.base import NewEntry, Outcome, Store
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
-from relay.store.sqlite_mirror import JOURNAL_BYTES
+from relay.store.sqlite_journal import JOURNAL_BYTES
 from relay.store.sqlite_writer import MAX_GROUP_BYTES
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
+from tests.store.moving import full, settle, small_pieces
 
 TIGHT = msgspec.structs.replace(
     GENEROUS, history_max_messages=5, history_max_bytes=700, max_pending_per_session=3, max_sessions=2
@@ -115,44 +116,53 @@ RENEWAL = st.builds(lambda each: [lambda store: renew(store, each)], SESSION)  #
 GROUP = st.lists(st.one_of(MESSAGES, MESSAGES, MESSAGES, MESSAGES, OTHERS), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(GROUP, GROUP, RENEWAL, st.sampled_from(["move", "crash"])), max_size=12))
-def test_any_groups_moves_and_crashes_leave_it_as_calls_one_by_one_leave_memory(steps: list[Any]) -> None:
-    async def play(folder: Path) -> None:
-        heard, expected = Listening(), Listening()
-        epochs = names()
-        memory = MemoryStore(TIGHT, new_epoch=names())
-        store = SqliteStore(folder / "0.db", TIGHT, new_epoch=epochs)
-        await memory.open(expected)
-        await store.open(heard)
-        for number, step in enumerate(steps, 1):
-            if step == "move":
-                await store.touch({"nobody": 1})
-            elif step == "crash":
-                store = await after_a_crash(store, folder / f"{number}.db", heard, new_epoch=epochs)
-            else:
-                assert await together(store, step) == await one_by_one(memory, step)
-            assert await all_of(store) == await all_of(memory)
-            assert (heard.heard, heard.deleted) == (expected.heard, expected.deleted)
-        await store.close()
+STEPS = st.lists(st.one_of(GROUP, GROUP, RENEWAL, st.sampled_from(["move", "crash"])), max_size=12)
 
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_any_groups_moves_and_crashes_leave_it_as_calls_one_by_one_leave_memory(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(play(Path(folder)))
+        asyncio.run(play(Path(folder), steps))
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_so_do_they_if_there_is_always_a_part_of_the_journal_to_be_moved(steps: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder, small_pieces():
+        asyncio.run(play(Path(folder), steps))
+
+
+async def play(folder: Path, steps: list[Any]) -> None:
+    heard, expected = Listening(), Listening()
+    epochs = names()
+    memory = MemoryStore(TIGHT, new_epoch=names())
+    store = SqliteStore(folder / "0.db", TIGHT, new_epoch=epochs)
+    await memory.open(expected)
+    await store.open(heard)
+    for number, step in enumerate(steps, 1):
+        if step == "move":
+            await settle(store)
+        elif step == "crash":
+            store = await after_a_crash(store, folder / f"{number}.db", heard, new_epoch=epochs)
+        else:
+            assert await together(store, step) == await one_by_one(memory, step)
+        assert await all_of(store) == await all_of(memory)
+        assert (heard.heard, heard.deleted) == (expected.heard, expected.deleted)
+    await store.close()
 
 
 BIG = "x" * 100_000
 
 
-async def nearly_full(path: Path) -> SqliteStore:
-    """A store whose journal has no room for one more big prompt, and some of whose prompts are in the tables."""
+async def with_a_journal(path: Path) -> SqliteStore:
+    """A store some of whose messages are in the tables, and others, small and large, in the journal."""
     store = SqliteStore(path, GENEROUS, new_epoch=lambda: "epoch")
     await store.open(Listening())
     await together(store, [add(a_prompt(f"p{n}")) for n in range(3)])
-    await store.touch({"nobody": 1})
-    for n in range(3, 3 + JOURNAL_BYTES // (len(BIG) + 1000)):
-        await store.add_prompt(a_prompt(f"p{n}", prompt=BIG))
+    await settle(store)
+    await together(store, [add(a_prompt(f"p{n}", prompt=BIG if n == 5 else "small")) for n in range(3, 9)])
     await store.add_response(a_response("a0", to="p0"))
-    assert not store._mirror.has_room(1, len(BIG))
     return store
 
 
@@ -169,37 +179,38 @@ LAST_GROUP = [
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT ON entry",
-        "INSERT ON message",
+        "INSERT ON piece",
+        "INSERT ON prompt",
+        "INSERT ON response",
         "INSERT ON pending",
         "DELETE ON pending",
         "UPDATE ON session",
-        "DELETE ON journal",
         "INSERT ON journal",
     ],
 )
 async def test_a_group_that_fails_while_the_journal_is_moved_is_refused_as_a_whole(
     tmp_path: Path, statement: str
 ) -> None:
-    store = await nearly_full(tmp_path / "relay.db")
+    store = await with_a_journal(tmp_path / "relay.db")
     other = sqlite3.connect(tmp_path / "relay.db")
     before, mirror = await all_of(store), msgspec.to_builtins(vars(store._mirror))
     other.execute(f"CREATE TRIGGER refuse BEFORE {statement} BEGIN SELECT RAISE(ABORT, 'no room'); END")
-    for _ in range(2):
-        assert await together(store, LAST_GROUP) == [StoreUnavailable] * len(LAST_GROUP)
+    with full():
+        for _ in range(2):
+            assert await together(store, LAST_GROUP) == [StoreUnavailable] * len(LAST_GROUP)
     other.execute("DROP TRIGGER refuse")
     other.close()
     assert (await all_of(store), msgspec.to_builtins(vars(store._mirror))) == (before, mirror)
     results = await together(store, LAST_GROUP)
     assert results[:5] == [Outcome.KEPT] * 4 + [Outcome.DUPLICATE]
-    assert store._mirror.journal_messages == 4
+    assert store._journal.messages == 4
     await store.close()
 
 
 async def test_killed_at_any_statement_of_a_move_it_has_all_before_and_all_or_nothing_of_the_group(
     tmp_path: Path,
 ) -> None:
-    store = await nearly_full(tmp_path / "relay.db")
+    store = await with_a_journal(tmp_path / "relay.db")
     before = await all_of(store)
     copies: list[Path] = []
 
@@ -209,13 +220,13 @@ async def test_killed_at_any_statement_of_a_move_it_has_all_before_and_all_or_no
         for suffix in ("", "-wal"):
             shutil.copy(tmp_path / f"relay.db{suffix}", f"{copies[-1]}{suffix}")
 
-    # Not by a step, which would move the journal itself.
     store._writer._connection.execute("PRAGMA cache_size = 10")  # pages go to the WAL before the commit
     store._writer._connection.set_trace_callback(copy)
-    await together(store, LAST_GROUP)
+    with full():
+        await together(store, LAST_GROUP)
     after = await all_of(store)
     await together(store, [add(a_response("b1", to="q1"))])  # its first statement comes after the commit
-    assert len(copies) > 15
+    assert len(copies) > 10
     seen = []
     for path in copies:
         again = SqliteStore(path, GENEROUS, new_epoch=lambda: "another")
@@ -234,6 +245,6 @@ async def test_a_group_of_large_messages_takes_no_more_memory_than_the_journal(t
     await store.open(Listening())
     results = await together(store, [add(a_prompt(f"p{n}", prompt=BIG)) for n in range(100)])
     assert results == [Outcome.KEPT] * 100
-    assert store._mirror.journal_bytes <= MAX_GROUP_BYTES + len(BIG) + 1000
+    assert store._journal.bytes <= JOURNAL_BYTES + MAX_GROUP_BYTES + len(BIG) + 1000
     assert len(await store.pending("s1")) == 100
     await store.close()

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,13 +14,16 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from relay.errors import StoreUnavailable
 from relay.models import MessageType
+from relay.store import sqlite_journal
 from relay.store.base import Outcome, Store
 from relay.store.sqlite import SqliteStore
-from relay.store.sqlite_mirror import JOURNAL_BYTES, JOURNAL_MESSAGES, Mirror
+from relay.store.sqlite_journal import JOURNAL_BYTES, JOURNAL_STEPS, SLICE_MESSAGES
+from relay.store.sqlite_mirror import Mirror
 from relay.store.sqlite_writer import MAX_GROUP
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.machine import QUICK
 from tests.store.backends import Backend, open_sqlite
+from tests.store.moving import full, settle
 from tests.store.test_any_order import StoreMachine
 
 
@@ -28,11 +32,6 @@ async def opened(path: Path, **limits: int) -> SqliteStore:
     store = SqliteStore(path, generous, new_epoch=lambda: "epoch")
     await store.open(Listening())
     return store
-
-
-async def settle(store: Store) -> None:
-    """A step other than a message moves the journal to the tables."""
-    await store.touch({"nobody": 1})
 
 
 async def seen(store: Store) -> list[object]:
@@ -44,10 +43,10 @@ async def seen(store: Store) -> list[object]:
 
 
 def in_memory(mirror: Mirror) -> object:
-    return msgspec.to_builtins([mirror.sessions, mirror.tails, mirror.journal_messages, mirror.journal_bytes])
+    return msgspec.to_builtins([mirror.sessions, mirror.tails])
 
 
-async def talk(store: Store, *, settle_after: int) -> None:
+async def talk(store: SqliteStore, *, settle_after: int) -> None:
     """Six prompts and three answers, of which the first so many are in the tables in the end."""
     messages = [
         a_prompt("p1", ts=1),
@@ -76,7 +75,7 @@ async def test_what_is_in_the_journal_and_what_is_in_the_tables_reads_as_one(
     await talk(mixed, settle_after=settle_after)
     plain = await opened(tmp_path / "plain.db", history_max_messages=history_max_messages)
     await talk(plain, settle_after=100)
-    assert (settle_after == 0) == (mixed._mirror.tails["s1"].start == 0)
+    assert (settle_after == 0) == (mixed._mirror.tails[1].start == 0)
     assert await seen(mixed) == await seen(plain)
     for store in (mixed, plain):
         assert await store.add_prompt(a_prompt("p4")) is Outcome.DUPLICATE
@@ -108,14 +107,17 @@ async def test_a_file_that_nobody_closed_gives_the_same_memory_again(tmp_path: P
 
 async def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
-    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(JOURNAL_MESSAGES + MAX_GROUP)))
-    assert 0 < held(store) <= MAX_GROUP, "the last group is left, the others are in the tables"
-    assert len(await store.pending("s1")) == JOURNAL_MESSAGES + MAX_GROUP
+    for first in range(0, 3 * JOURNAL_STEPS, MAX_GROUP):
+        group = [a_prompt(f"p{n}", session_id=f"s{n % 7}") for n in range(first, first + MAX_GROUP)]
+        await asyncio.gather(*map(store.add_prompt, group))
+        assert held(store) <= 2 * JOURNAL_STEPS
+    [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+    assert rows < 3 * JOURNAL_STEPS // MAX_GROUP
+    assert len(await store.pending("s1")) == pytest.approx(3 * JOURNAL_STEPS / 7, abs=1)
     big = "x" * 100_000
-    for n in range(JOURNAL_BYTES // len(big) + 1):
-        await store.add_prompt(a_prompt(f"q{n}", session_id="s2", prompt=big))
-        assert store._mirror.journal_bytes <= JOURNAL_BYTES
-    assert held(store) == 1
+    for n in range(2 * JOURNAL_BYTES // len(big) + 1):
+        await store.add_prompt(a_prompt(f"q{n}", session_id="s8", prompt=big))
+        assert store._journal.bytes <= 2 * JOURNAL_BYTES
     await settle(store)
     assert held(store) == 0
     await store.close()
@@ -123,11 +125,75 @@ async def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
 
 def held(store: SqliteStore) -> int:
     """How many messages are in memory."""
-    mirror = store._mirror
-    count = sum(len(tail.entries) for tail in mirror.tails.values())
-    assert mirror.journal_messages == count
-    assert mirror.journal_bytes == sum(len(entry.data) for tail in mirror.tails.values() for entry in tail.entries)
+    tails = store._mirror.tails.values()
+    count = sum(len(tail.entries) for tail in tails)
+    assert store._journal.messages == count == sum(map(len, store._journal.records.values()))
+    assert store._journal.bytes == sum(len(entry.data) for tail in tails for entry in tail.entries)
     return count
+
+
+async def test_no_group_waits_for_more_than_a_slice(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(1000)))
+    with full():
+        for n in range(3):
+            await store.add_prompt(a_prompt(f"q{n}"))
+            assert held(store) == 1001 + n - SLICE_MESSAGES * (n + 1)
+    await store.close()
+
+
+async def test_changes_of_sessions_do_not_fill_the_journal_for_ever(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=10):
+        await store.add_prompt(a_prompt("p1"))
+        for at_ms in range(10, 200):
+            await store.touch({"s1": at_ms})
+    [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+    assert rows < 30
+    assert held(store) == 0
+    await store.close()
+    store = await opened(tmp_path / "relay.db")
+    assert (await store.session("s1")).active_ms == 199
+    await store.close()
+
+
+async def test_a_session_is_not_taken_for_one_that_was_deleted_before_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await settle(store)
+    await store.delete_session("s1")
+    await store.close()
+    with sqlite3.connect(tmp_path / "relay.db") as connection:  # only the deletion is left in the journal
+        connection.execute("DELETE FROM journal WHERE id < (SELECT max(id) FROM journal)")
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p2"))
+    with full():
+        await store.add_prompt(a_prompt("p3"))
+    before = await seen(store)
+    await store.close()
+    store = await opened(tmp_path / "relay.db")
+    assert await seen(store) == before
+    await settle(store)
+    assert await seen(store) == before
+    await store.close()
+
+
+async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    big = "x" * 100_000
+    await store.add_prompt(a_prompt("p1", prompt=big))
+    await store.add_response(a_response("a1", to="p1", text=big))
+    before = await seen(store)
+    await store.close()
+    [[size]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT sum(length(steps)) FROM journal")
+    assert size < 1000
+    store = await opened(tmp_path / "relay.db")
+    assert await seen(store) == before
+    await settle(store)
+    assert await seen(store) == before
+    [[pieces]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM piece")
+    assert pieces == 2
+    await store.close()
 
 
 async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) -> None:
@@ -154,22 +220,21 @@ async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) 
 
 async def test_a_journal_that_cannot_be_moved_refuses_messages_and_loses_none(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
-    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(JOURNAL_MESSAGES)))
-    assert held(store) == JOURNAL_MESSAGES
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(100)))
     other = sqlite3.connect(tmp_path / "relay.db")
     with other:
-        other.execute("CREATE TRIGGER refuse BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'no room'); END")
+        other.execute("CREATE TRIGGER refuse BEFORE INSERT ON piece BEGIN SELECT RAISE(ABORT, 'no room'); END")
     for _ in range(2):
-        with pytest.raises(StoreUnavailable):
+        with full(), pytest.raises(StoreUnavailable):
             await store.add_prompt(a_prompt("one more"))
-    assert held(store) == len(await store.pending("s1")) == JOURNAL_MESSAGES
+    assert held(store) == len(await store.pending("s1")) == 100
     with other:
         other.execute("DROP TRIGGER refuse")
     other.close()
     await store.check()
     assert await store.add_prompt(a_prompt("one more")) is Outcome.KEPT
     assert held(store) == 1
-    assert len(await store.pending("s1")) == JOURNAL_MESSAGES + 1
+    assert len(await store.pending("s1")) == 101
     await store.close()
 
 
@@ -200,6 +265,7 @@ class SettlingMachine(StoreMachine):
 
     @rule()
     def settle(self) -> None:
+        assert isinstance(self.store, SqliteStore)
         self.run(settle(self.store))
 
 

@@ -22,7 +22,7 @@ from relay.errors import TooManyPending, TooManySessions
 from relay.models import MessageType, Number
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One message in a session's log; `data` is its JSON, ready to be served."""
 
     seq: int
@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class NewEntry(msgspec.Struct, frozen=True, gc=False):
+class NewEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A message to be kept. `message_id` is what must be unique: the prompt's or the response's own id."""
 
     session_id: str

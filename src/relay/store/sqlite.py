@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from relay.errors import SessionNotFound, StartupError, StoreUnavailable
-from relay.models import MAX_TEXT_BYTES, MAX_TS_MS, MessageType, Number
+from relay.models import MAX_TEXT_BYTES, MAX_TS_MS, Number
 from relay.store.base import (
     Entry,
     HistoryPage,
@@ -37,27 +37,32 @@ from relay.store.base import (
 from relay.store.local import LocalCommons
 from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import BUSY_SECONDS, FileLock, connect, prepare
-from relay.store.sqlite_mirror import Mirror, Record, Session, Tail
+from relay.store.sqlite_journal import Journal
+from relay.store.sqlite_mirror import Mirror, Session, Tail
+from relay.store.sqlite_past import Past
+from relay.store.sqlite_tables import PIECE_ENTRIES, decode_entries
 from relay.store.sqlite_writer import GroupWriter
 
 READERS = 2
 """Connections that read; each has a thread."""
 
-# Each tells how far the tables know the log, and how many entries match in all if that was asked. No row: there is no
-# such session any more.
-_PENDING = """
-    SELECT e.seq, e.kind, e.ts, e.data, s.seq, 0 FROM session s LEFT JOIN pending p ON p.session = s.id
-    LEFT JOIN entry e ON e.session = p.session AND e.seq = p.seq WHERE s.id = :id ORDER BY p.seq
-"""
+# Each tells how far the tables know the log. No row: there is no such session any more.
 _LOG = """
-    SELECT e.seq, e.kind, e.ts, e.data, s.seq, 0 FROM session s LEFT JOIN entry e
-    ON e.session = s.id AND e.seq > :after WHERE s.id = :id ORDER BY e.seq LIMIT :limit
+    SELECT s.seq, p.entries FROM session s LEFT JOIN piece p
+    ON p.session = s.id AND p.last > :after AND p.last < :before
+    WHERE s.id = :id ORDER BY p.last
 """
-_LOG_SINCE = """
-    WITH e AS (SELECT * FROM entry WHERE session = :id AND seq > :after AND ts > :since)
-    SELECT p.seq, p.kind, p.ts, p.data, s.seq, (SELECT count(*) FROM e)
-    FROM session s LEFT JOIN (SELECT * FROM e ORDER BY seq LIMIT :limit OFFSET :offset) p
-    WHERE s.id = :id ORDER BY p.seq
+_PENDING = """
+    WITH waiting AS (
+        SELECT seq, (SELECT min(last) FROM piece WHERE session = :id AND last >= seq) AS last
+        FROM pending WHERE session = :id
+    )
+    SELECT s.seq, p.entries, group_concat(w.seq) FROM session s LEFT JOIN waiting w
+    LEFT JOIN piece p ON p.session = s.id AND p.last = w.last WHERE s.id = :id GROUP BY w.last ORDER BY w.last
+"""
+_SINCE = """
+    SELECT s.seq, p.first, p.last, CASE WHEN p.min_ts <= :since THEN p.entries END FROM session s LEFT JOIN piece p
+    ON p.session = s.id AND p.last > :after AND p.max_ts > :since WHERE s.id = :id ORDER BY p.last
 """
 
 
@@ -78,6 +83,7 @@ class SqliteStore(LocalCommons):
         self._new_epoch = new_epoch
         self._lock = FileLock(path)
         self._mirror = Mirror()
+        self._journal = Journal()
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
         self._reading = 0  # readers that are open
         self._writer: GroupWriter
@@ -95,12 +101,16 @@ class SqliteStore(LocalCommons):
 
     async def _start(self) -> None:
         self._mirror = Mirror()
+        self._journal = journal = Journal()
         self._writer = GroupWriter(
-            connect(self._path), lambda db: Draft(db, self._mirror, self._limits, self._new_epoch), self._announce
+            connect(self._path),
+            lambda db: Draft(db, self._mirror, journal, self._limits, self._new_epoch),
+            self._listener.entry_added,
         )
         self._writer.start()
         try:
-            await self._writer.submit(Draft.restore)
+            past = await self._writer.submit(lambda draft: Past(draft.db))
+            past.restore(self._mirror, journal)
             uri = self._path.absolute().as_uri() + "?mode=ro"
             for _ in range(READERS):
                 reader = await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
@@ -132,9 +142,6 @@ class SqliteStore(LocalCommons):
 
     async def add_response(self, entry: NewEntry) -> Outcome:
         return await self._writer.keep(entry)
-
-    def _announce(self, record: Record, entry: Entry) -> None:
-        self._listener.entry_added(record.session_id, record.epoch, entry)
 
     async def renew_epoch(self, session_id: str, epoch: str) -> None:
         def step(draft: Draft) -> None:
@@ -182,7 +189,11 @@ class SqliteStore(LocalCommons):
         if session.pending == len(tail.waiting):
             return list(tail.waiting.values())
         found = await self._read(session_id, _PENDING)
-        settled = [entry for entry in found.entries if entry.seq not in found.tail.answered]
+        settled = [
+            entry
+            for _, entries, seqs in found.rows
+            for entry in _chosen(entries, set(map(int, seqs.split(","))) - found.tail.answered)
+        ]
         return [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
 
     async def head(self, session_id: str) -> Position | None:
@@ -204,7 +215,7 @@ class SqliteStore(LocalCommons):
         if not self._limits.history:
             return HistoryPage(0, [])
         if since is not None:
-            return await self._history_since(session, limit, offset, since)
+            return await self._history_since(session_id, limit, offset, since)
         # seq is dense above the floor: where a page begins is known without counting the entries before it.
         session, entries = await self._log(session_id, session.floor + offset, limit)
         return HistoryPage(session.seq - session.floor, entries)
@@ -227,27 +238,42 @@ class SqliteStore(LocalCommons):
             first = max(after, session.floor)
             if first >= tail.start:
                 return session, tail.after(first, limit)
-            found = await self._read(session_id, _LOG, after=first, limit=limit)
-            entries = [entry for entry in found.entries if entry.seq > found.session.floor]  # which may have risen
-            if len(found.entries) < limit:
+            found = await self._read(session_id, _LOG, after=first, before=first + limit + PIECE_ENTRIES)
+            seqs = range(max(first, found.session.floor) + 1, min(first + limit, found.seq) + 1)
+            entries = [entry for _, packed in found.rows for entry in _chosen(packed, seqs)]
+            if first + limit > found.seq:
                 entries += found.tail.after(max(found.seq, found.session.floor), limit - len(entries))
-            if entries or not found.entries:
+            if entries or found.session.floor <= first:
                 return found.session, entries
             # All of the page was dropped meanwhile; what comes after it was not asked for.
 
-    async def _history_since(self, session: Session, limit: int, offset: int, since: Number) -> HistoryPage:
-        tail, entries, total, seq = self._mirror.tail(session), [], 0, session.floor
+    async def _history_since(self, session_id: str, limit: int, offset: int, since: Number) -> HistoryPage:
+        while True:
+            matching = await self._matching(self._session(session_id), since)
+            seqs = _page(matching, offset, limit)
+            entries: list[Entry] = []
+            if seqs:
+                _, log = await self._log(session_id, seqs[0] - 1, seqs[-1] - seqs[0] + 1)
+                entries = [entry for entry in log if entry.ts > since][: len(seqs)]
+            if entries or not seqs:
+                return HistoryPage(sum(map(len, matching)), entries)
+            # All of the page was dropped meanwhile.
+
+    async def _matching(self, session: Session, since: Number) -> list[Sequence[int]]:
+        """The seqs of the entries of the log with ts > since, in parts."""
+        tail, seq, parts = self._mirror.tail(session), session.floor, []
         if seq < tail.start:
             # No ts is beyond these bounds, but a number may be that SQLite cannot take.
             bounded = max(-1, min(since, MAX_TS_MS))
-            values = {"after": session.floor, "since": bounded, "limit": limit, "offset": min(offset, session.seq)}
-            found = await self._read(session.session_id, _LOG_SINCE, **values)
-            tail, entries, total, seq = found.tail, found.entries, found.total, found.seq
-            seq = max(seq, found.session.floor)
-        matching = [entry for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]
-        first = max(0, offset - total)
-        entries += matching[first : first + limit - len(entries)]
-        return HistoryPage(total + len(matching), entries)
+            found = await self._read(session.session_id, _SINCE, after=session.floor, since=bounded)
+            tail, floor = found.tail, found.session.floor
+            for _, first, last, packed in found.rows:
+                seqs: Sequence[int] = range(max(first, floor + 1), min(last, found.seq) + 1)
+                if packed is not None:
+                    seqs = [entry.seq for entry in _chosen(packed, seqs) if entry.ts > since]
+                parts.append(seqs)
+            seq = max(found.seq, floor)
+        return [*parts, [entry.seq for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]]
 
     async def _read(self, session_id: str, query: str, **values: Number) -> _Found:
         """Ask the tables, and say what memory has beyond that."""
@@ -258,9 +284,10 @@ class SqliteStore(LocalCommons):
             tail = self._mirror.tail(session)
             if not rows or session.id != asked.id:
                 raise SessionNotFound
-            if rows[0][4] >= tail.start:
-                return _Found(session, tail, rows[0][4], rows[0][5], _entries(rows))
-            # The journal was moved between the answer and now: neither has what was moved.
+            if rows[0][0] >= tail.start:
+                # The outer join gives at least one row for a session that exists.
+                return _Found(session, tail, rows[0][0], [row for row in rows if row[1] is not None])
+            # Some of the journal was moved between the answer and now: neither has that.
 
     async def _fetch(self, query: str, values: Mapping[str, Number]) -> list[Any]:
         if not self._reading:
@@ -275,13 +302,12 @@ class SqliteStore(LocalCommons):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """Some entries of the tables, which know the log up to `seq`; the session, and its tail beyond that, as of now."""
+    """Rows of the tables, which know the log up to `seq`; the session, and its tail beyond that, as of now."""
 
     session: Session
     tail: Tail
     seq: int
-    total: int
-    entries: list[Entry]
+    rows: list[Any]
 
 
 def _probe(draft: Draft) -> None:
@@ -300,6 +326,14 @@ def _record(session: Session) -> SessionRecord:
     return SessionRecord(session.session_id, session.created_ms, session.active_ms, messages, session.pending)
 
 
-def _entries(rows: list[Any]) -> list[Entry]:
-    """The outer join gives at least one row for a session that exists."""
-    return [Entry(row[0], MessageType(row[1]), row[2], row[3]) for row in rows if row[0] is not None]
+def _chosen(packed: bytes, seqs: Container[int]) -> Iterator[Entry]:
+    """Those entries of a piece."""
+    return (entry for entry in decode_entries(packed) if entry.seq in seqs)
+
+
+def _page(parts: Iterable[Sequence[int]], offset: int, limit: int) -> list[int]:
+    page: list[int] = []
+    for part in parts:
+        page += part[offset : offset + limit - len(page)]
+        offset = max(0, offset - len(part))
+    return page

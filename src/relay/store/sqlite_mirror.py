@@ -1,28 +1,21 @@
-"""What is committed, in memory: each session's row, and the messages that are in the journal only.
+"""What is committed, in memory and for readers: each session's row, and the messages that are in the journal only.
 
 The event loop changes it, after a commit and while the writer's thread is idle; both may read it. It is bounded: a row
-for each session, of which there are at most `max_sessions`, and JOURNAL_MESSAGES or JOURNAL_BYTES beside one group.
+for each session, of which there are at most `max_sessions`, and what `Journal` lets the journal hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from relay.models import MessageType, Number
 from relay.store.base import Entry
-
-PROMPT = MessageType.PROMPT
-"""By a name of its own: to look a member up in an enumeration takes as long as the rest of a line."""
-
-JOURNAL_MESSAGES = 4096
-JOURNAL_BYTES = 4 * 1024**2
-"""What the journal holds, before it is moved to the tables."""
+from relay.store.sqlite_journal import PROMPT, Move, Record
 
 
 class Session(msgspec.Struct, gc=False):
-    """A row of the table of this name."""
+    """A row of the table of this name, as it would be if the journal had been moved."""
 
     id: int
     session_id: str
@@ -35,51 +28,28 @@ class Session(msgspec.Struct, gc=False):
     active_ms: int
 
 
-class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A message in the journal. All that was decided about it is in here: to keep it again needs no look around."""
-
-    session_id: str
-    epoch: str
-    kind: MessageType
-    message_id: str
-    ts: Number
-    data: bytes
-    now_ms: int
-    fingerprint: bytes
-    answers: int
-    """The seq of the pending prompt whose wait it ends, or 0."""
-
-
 class Tail(msgspec.Struct):
     """The end of a session's log that the tables do not have: the entries after seq `start`."""
 
     start: int
     entries: list[Entry] = []
-    prompts: dict[str, int] = {}
-    """The seq of each prompt, by message_id."""
-    responses: dict[str, tuple[int, bytes]] = {}
-    """The seq and the fingerprint of each response, by message_id."""
     waiting: dict[int, Entry] = {}
     """The prompts that are pending, by seq."""
     answered: set[int] = set()
     """The prompts, of the tables too, whose wait an entry of this tail has ended."""
 
-    def add(self, record: Record, entry: Entry) -> None:
-        """Put an entry at the end."""
-        self.entries.append(entry)
-        if record.kind is PROMPT:
-            self.prompts[record.message_id] = entry.seq
-            self.waiting[entry.seq] = entry
-            return
-        self.responses[record.message_id] = entry.seq, record.fingerprint
-        if record.answers:
-            self.answered.add(record.answers)
-            self.waiting.pop(record.answers, None)
-
     def after(self, seq: int, limit: int) -> list[Entry]:
         """Its entries after `seq`, at most `limit`."""
         first = max(0, seq - self.start)
         return self.entries[first : first + limit]
+
+    def cut(self, records: Sequence[Record]) -> None:
+        """The tables have its first entries, which came from these records."""
+        self.start = records[-1].seq
+        del self.entries[: len(records)]
+        for record in records:
+            self.waiting.pop(record.seq, None)
+        self.answered -= {record.answers for record in records}
 
 
 class Mirror:
@@ -88,39 +58,41 @@ class Mirror:
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
         """In the order of their creation."""
-        self.tails: dict[str, Tail] = {}
+        self.tails: dict[int, Tail] = {}
+        """By the session's id."""
         self.next_id = 1
-        self.journal_messages = 0
-        self.journal_bytes = 0
 
     def tail(self, session: Session) -> Tail:
         """The session's tail; an empty one if the tables have everything."""
-        return self.tails.get(session.session_id) or Tail(session.seq)
-
-    def has_room(self, messages: int, size: int) -> bool:
-        """Whether the journal can take so much more."""
-        return self.journal_messages + messages <= JOURNAL_MESSAGES and self.journal_bytes + size <= JOURNAL_BYTES
-
-    def settle(self) -> None:
-        """The journal was moved to the tables."""
-        self.tails = {}
-        self.journal_messages = self.journal_bytes = 0
+        return self.tails.get(session.id) or Tail(session.seq)
 
     def change(self, sessions: Mapping[str, Session | None]) -> None:
         """Sessions are now as given, new ones in the order of their creation; None are gone."""
         for session_id, session in sessions.items():
-            if session is None:
-                self.sessions.pop(session_id, None)
-            else:
+            if session is not None:
                 self.sessions[session_id] = session
+            elif gone := self.sessions.pop(session_id, None):
+                self.tails.pop(gone.id, None)
 
-    def add(self, kept: Sequence[tuple[Record, Entry]], size: int) -> None:
-        """The journal has these entries too, of so many bytes."""
+    def add(self, records: Iterable[Record], entries: Iterable[Entry]) -> None:
+        """The journal has these records too, and the logs these entries, one for each."""
         tails = self.tails
-        for record, entry in kept:
-            tail = tails.get(record.session_id)
+        for record, entry in zip(records, entries, strict=True):
+            tail = tails.get(record.session)
             if tail is None:
-                tail = tails[record.session_id] = Tail(entry.seq - 1)
-            tail.add(record, entry)
-        self.journal_messages += len(kept)
-        self.journal_bytes += size
+                tail = tails[record.session] = Tail(entry.seq - 1)
+            tail.entries.append(entry)
+            if entry.kind is PROMPT:
+                tail.waiting[entry.seq] = entry
+            elif record.answers:
+                tail.answered.add(record.answers)
+                tail.waiting.pop(record.answers, None)
+
+    def moved(self, move: Move) -> None:
+        """The tables have this part of the journal."""
+        for session, records in move.records.items():
+            tail = self.tails[session]
+            if len(records) == len(tail.entries):
+                del self.tails[session]
+            else:
+                tail.cut(records)

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from relay.errors import RelayError, StoreUnavailable
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.sqlite_draft import Draft
-from relay.store.sqlite_mirror import Record
 
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
@@ -34,7 +33,7 @@ _Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
 
 
 class _Group:
-    """Messages to keep, or steps: these need the tables to be complete, those do not."""
+    """Messages to keep, or steps."""
 
     __slots__ = ("are_messages", "bytes", "waiting")
 
@@ -51,7 +50,7 @@ class GroupWriter:
         self,
         connection: sqlite3.Connection,
         new_draft: Callable[[sqlite3.Connection], Draft],
-        announce: Callable[[Record, Entry], None],
+        announce: Callable[[str, str, Entry], None],
     ) -> None:
         self._connection = connection
         self._new_draft = new_draft
@@ -77,10 +76,9 @@ class GroupWriter:
     def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run `step` in the next transaction; the future has its result once that is committed.
 
-        A step finds everything in the tables. It looks before it writes: if it raises a RelayError it has changed
-        nothing. `after_commit` is called on the event loop, for each step in its turn, even if nobody waits for the
-        result any more. Raises StoreUnavailable, through the future, if the transaction could not be kept, or if
-        the writer was closed before.
+        A step looks before it writes: if it raises a RelayError it has changed nothing. `after_commit` is called on
+        the event loop, for each step in its turn, even if nobody waits for the result any more. Raises
+        StoreUnavailable, through the future, if the transaction could not be kept, or if the writer was closed before.
         """
         return self._submit(step, after_commit, 0, are_messages=False)
 
@@ -143,10 +141,10 @@ class GroupWriter:
                 results: list[Any] = draft.add(news)
                 draft.write()
             else:
-                connection.execute("BEGIN IMMEDIATE")
-                draft.settle()
+                draft.begin()
                 results = [_attempt(step, draft) for step, _, _ in group.waiting]
-                connection.execute("COMMIT")
+                draft.end()
+            draft.commit()
         except Exception as exc:  # whatever it is: the thread must live to write the next group
             self.healthy = False
             _roll_back(connection)
@@ -160,18 +158,26 @@ class GroupWriter:
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
         kept = draft.apply() if draft is not None else ()
         self._hand_over()  # the thread is at the disk while the callers get their answers
-        if group.are_messages:
-            for record, entry in kept:
-                self._announce(record, entry)
+        for record, entry in kept:
+            try:
+                self._announce(record.new.session_id, record.epoch, entry)
+            except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
+                self._complain(error)
         for (_, future, after_commit), result in zip(group.waiting, results, strict=True):
             if isinstance(result, RelayError):
                 if not future.cancelled():
                     future.set_exception(result)
                 continue
             if after_commit is not None:
-                after_commit(result)
+                try:
+                    after_commit(result)
+                except Exception as error:
+                    self._complain(error)
             if not future.cancelled():
                 future.set_result(result)
+
+    def _complain(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})
 
 
 def _attempt(act: Callable[[Any], T], subject: Any) -> T | RelayError:

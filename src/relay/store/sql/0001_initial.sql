@@ -1,6 +1,7 @@
--- One row per session. Entries with seq in (floor, seq] are its log; bytes is what they hold.
+-- One row per session, as its log stood at seq; what came later is in the journal. Entries with seq in (floor, seq] are
+-- its log; bytes is what they hold.
 CREATE TABLE session (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of creation
+    id         INTEGER PRIMARY KEY,  -- the order of creation
     session_id TEXT    NOT NULL UNIQUE,
     epoch      TEXT    NOT NULL,
     seq        INTEGER NOT NULL,
@@ -11,24 +12,40 @@ CREATE TABLE session (
     active_ms  INTEGER NOT NULL
 );
 
--- The log. A pending prompt stays here even below the floor, until it is answered.
-CREATE TABLE entry (
+-- What was committed last, one row per transaction: all that was decided, in its order. It goes to the other tables
+-- later, many messages at a time: a page that takes one row costs as much as one that takes 32.
+CREATE TABLE journal (
+    id    INTEGER PRIMARY KEY,
+    steps BLOB    NOT NULL
+);
+
+-- The log, in pieces: the entries first … last of a session, one after the other. The pieces of all sessions stand in
+-- the order in which they were written; clustered by session, each would be on a page of its own. Below the floor a
+-- piece stays while a prompt in it is pending.
+CREATE TABLE piece (
+    id      INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
-    seq     INTEGER NOT NULL,
-    kind    TEXT    NOT NULL,
-    ts              NOT NULL,  -- no type: an integer stays one, a fraction too
-    data    BLOB    NOT NULL,
-    PRIMARY KEY (session, seq)
-) WITHOUT ROWID;
+    first   INTEGER NOT NULL,
+    last    INTEGER NOT NULL,
+    min_ts          NOT NULL,  -- no type: an integer stays one, a fraction too
+    max_ts          NOT NULL,
+    entries BLOB    NOT NULL
+);
+CREATE UNIQUE INDEX piece_of_session ON piece (session, last);
 
 -- Every id ever used in a session, for as long as the session lives.
-CREATE TABLE message (
+CREATE TABLE prompt (
+    session    INTEGER NOT NULL,
+    message_id TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    PRIMARY KEY (session, message_id)
+) WITHOUT ROWID;
+
+CREATE TABLE response (
     session     INTEGER NOT NULL,
-    kind        TEXT    NOT NULL,
     message_id  TEXT    NOT NULL,
-    seq         INTEGER NOT NULL,
     fingerprint BLOB    NOT NULL,
-    PRIMARY KEY (session, kind, message_id)
+    PRIMARY KEY (session, message_id)
 ) WITHOUT ROWID;
 
 CREATE TABLE pending (

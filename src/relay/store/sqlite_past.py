@@ -1,0 +1,84 @@
+"""What an earlier process has left in the file: the tables, and what came after them, in the journal.
+
+Rows of the journal are deleted oldest first, and some time after they were moved. So a record may be of a past that the
+tables already know, but whatever came after it is in the journal too: to go through all of it ends at what was last.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from relay.store.base import Entry
+from relay.store.sqlite_journal import PROMPT, Change, Ids, Journal, Record
+from relay.store.sqlite_mirror import Mirror, Session
+from relay.store.sqlite_tables import load_journal, load_large, load_sessions
+
+
+class Past:
+    """The state that was committed last. Raises whatever comes of reading a file that is damaged."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._sessions = {session.id: session for session in load_sessions(db)}
+        self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
+        self._next_id = max(self._sessions, default=0) + 1
+        self._rows: list[int] = []
+        for row, steps in load_journal(db):
+            self._rows.append(row)
+            for record in steps.records:
+                self._keep(record)
+            for change in steps.changes:
+                self._change(change)
+        for records in self._records.values():
+            records[:] = [load_large(db, record) for record in records]
+
+    def restore(self, mirror: Mirror, journal: Journal) -> None:
+        """Let both be as they were. Called on the event loop, while the writer's thread is idle."""
+        mirror.change({session.session_id: session for _, session in sorted(self._sessions.items())})
+        mirror.next_id = self._next_id
+        if self._rows:
+            journal.first_row, journal.last_row = self._rows[0], self._rows[-1]
+        for records in self._records.values():
+            mirror.add(records, map(_entry, records))
+            journal.add(journal.last_row, records, _ids(records), changes=0)
+
+    def _keep(self, record: Record) -> None:
+        self._next_id = max(self._next_id, record.session + 1)
+        new = record.new
+        if record.seq == 1 and record.session not in self._sessions:
+            first = Session(record.session, new.session_id, record.epoch, 0, 0, 0, 0, new.now_ms, new.now_ms)
+            self._sessions[record.session] = first
+        session = self._sessions.get(record.session)
+        if session is None or record.seq != session.seq + 1:
+            return  # the tables have it, or the session is gone
+        session.seq, session.floor, session.bytes = record.seq, record.floor, record.bytes
+        session.pending = record.pending
+        session.active_ms = max(session.active_ms, new.now_ms)
+        self._records.setdefault(record.session, []).append(record)
+
+    def _change(self, change: Change) -> None:
+        self._next_id = max(self._next_id, change.session + 1)  # no id is used twice in one journal
+        session = self._sessions.get(change.session)
+        if change.gone:
+            self._sessions.pop(change.session, None)
+            self._records.pop(change.session, None)
+        elif session is not None:
+            session.epoch = change.epoch
+            session.active_ms = max(session.active_ms, change.active_ms)
+
+
+def _entry(record: Record) -> Entry:
+    return Entry(record.seq, record.new.kind, record.new.ts, record.new.data)
+
+
+def _ids(records: Iterable[Record]) -> Ids:
+    ids = Ids()
+    for record in records:
+        new = record.new
+        if new.kind is PROMPT:
+            ids.prompts[record.session, new.message_id] = record.seq
+        else:
+            ids.responses[record.session, new.message_id] = new.fingerprint
+            ids.answered.add((record.session, record.answers))
+    return ids

@@ -1,0 +1,34 @@
+"""Lets the journal of the SQLite store be moved when a test wants it, instead of when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from relay.store import sqlite_journal, sqlite_tables
+from relay.store.sqlite import SqliteStore
+
+
+async def settle(store: SqliteStore) -> None:
+    """Move all of the journal to the tables."""
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1, SLICE_MESSAGES=10**6, SLICE_ROWS=10**6):
+        for _ in range(2):  # the rows are deleted with the group that comes after the round
+            await store._writer.submit(lambda draft: draft.save(draft.sessions()[:1]))
+
+
+@contextmanager
+def full() -> Iterator[None]:
+    """The journal counts as full: with the next group it is moved."""
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1):
+        yield
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Everything is full after a few messages, and moved in slices that are smaller than most."""
+    with (
+        patch.multiple(sqlite_journal, JOURNAL_STEPS=4, SLICE_MESSAGES=2, SLICE_ROWS=1),
+        patch.multiple(sqlite_tables, PIECE_ENTRIES=3, LARGE_BYTES=200, MAX_ROWS=2),
+    ):
+        yield
