@@ -38,7 +38,9 @@ def joined(hub: Hub, *, epoch: str | None = "e1", position: int = 0) -> Subscrib
     return subscriber
 
 
-def texts(subscriber: Subscriber) -> list[bytes]:
+async def texts(subscriber: Subscriber) -> list[bytes]:
+    """What it was given, once this turn of the loop is over."""
+    await asyncio.sleep(0)
     return [frame.data for frame in subscriber.take()]
 
 
@@ -49,31 +51,32 @@ def framed(*seqs: int) -> list[bytes]:
 # Clients
 
 
-def test_live_clients_get_each_answer_once_and_no_prompt() -> None:
+async def test_live_clients_get_each_answer_once_and_no_prompt() -> None:
     hub = make_hub()
     a, b = joined(hub), joined(hub)
     for entry in (prompt(1), answer(2), answer(3), answer(3), answer(2)):
         hub.entry_added("s1", "e1", entry)
-    assert texts(a) == texts(b) == framed(2, 3)
+    assert await texts(a) == await texts(b) == framed(2, 3)
     assert a.live
 
 
-def test_a_frame_is_made_once_for_all() -> None:
+async def test_a_frame_is_made_once_for_all() -> None:
     hub = make_hub()
     a, b = joined(hub), joined(hub)
     hub.entry_added("s1", "e1", answer(1))
+    await asyncio.sleep(0)
     assert a.take()[0] is b.take()[0]
 
 
-def test_a_lagging_client_is_not_fed() -> None:
+async def test_a_lagging_client_is_not_fed() -> None:
     hub = make_hub()
     lagging = Subscriber("s1", "e1", 0)
     hub.subscribe(lagging)
     hub.entry_added("s1", "e1", answer(1))
-    assert texts(lagging) == []
+    assert await texts(lagging) == []
 
 
-def test_a_client_goes_live_only_when_it_has_read_what_was_announced() -> None:
+async def test_a_client_goes_live_only_when_it_has_read_what_was_announced() -> None:
     hub = make_hub()
     client = Subscriber("s1", "e1", 0)
     hub.subscribe(client)
@@ -83,7 +86,7 @@ def test_a_client_goes_live_only_when_it_has_read_what_was_announced() -> None:
     assert hub.go_live(client)
 
 
-def test_a_client_may_have_read_further_than_was_announced() -> None:
+async def test_a_client_may_have_read_further_than_was_announced() -> None:
     hub = make_hub()
     first = joined(hub)
     ahead = Subscriber("s1", "e1", 2)
@@ -91,27 +94,27 @@ def test_a_client_may_have_read_further_than_was_announced() -> None:
     assert hub.go_live(ahead)
     for seq in (1, 2, 3):
         hub.entry_added("s1", "e1", answer(seq))
-    assert texts(first) == framed(1, 2, 3)
-    assert texts(ahead) == framed(3)
+    assert await texts(first) == framed(1, 2, 3)
+    assert await texts(ahead) == framed(3)
 
 
-def test_a_lost_announcement_sends_clients_back_to_the_log() -> None:
+async def test_a_lost_announcement_sends_clients_back_to_the_log() -> None:
     hub = make_hub()
     client = joined(hub)
     hub.entry_added("s1", "e1", answer(1))
     hub.entry_added("s1", "e1", answer(3))
-    assert texts(client) == framed(1)
+    assert await texts(client) == framed(1)
     assert (client.live, client.position) == (False, 1)
 
 
-def test_a_new_epoch_sends_clients_back_to_the_log() -> None:
+async def test_a_new_epoch_sends_clients_back_to_the_log() -> None:
     hub = make_hub()
     client = joined(hub, position=5)
     hub.entry_added("s1", "e2", answer(6))
     assert (client.live, client.epoch, client.position) == (False, "e1", 5)
 
 
-def test_a_client_that_finds_a_new_epoch_by_itself_sends_the_others_to_look() -> None:
+async def test_a_client_that_finds_a_new_epoch_by_itself_sends_the_others_to_look() -> None:
     hub = make_hub()
     old = joined(hub, position=5)
     new = Subscriber("s1", "e2", 1)
@@ -119,47 +122,47 @@ def test_a_client_that_finds_a_new_epoch_by_itself_sends_the_others_to_look() ->
     assert hub.go_live(new)
     assert not old.live
     hub.entry_added("s1", "e2", answer(2))
-    assert texts(new) == framed(2)
+    assert await texts(new) == framed(2)
 
 
-def test_a_client_that_waits_for_an_unknown_session_gets_its_first_answer() -> None:
+async def test_a_client_that_waits_for_an_unknown_session_gets_its_first_answer() -> None:
     hub = make_hub()
     client = joined(hub, epoch=None)
     hub.entry_added("s1", "e1", prompt(1))
     hub.entry_added("s1", "e1", answer(2))
-    assert texts(client) == framed(2)
+    assert await texts(client) == framed(2)
 
 
-def test_overflow_sends_only_the_slow_client_back_to_the_log() -> None:
+async def test_overflow_sends_only_the_slow_client_back_to_the_log() -> None:
     hub = make_hub()
     slow, quick = joined(hub), joined(hub)
     for seq in range(1, 301):
         hub.entry_added("s1", "e1", answer(seq))
-        assert texts(quick) == framed(seq)
+        assert await texts(quick) == framed(seq)
     assert quick.live
     assert (slow.live, slow.position) == (False, 256)
-    assert texts(slow) == framed(*range(1, 257))
+    assert await texts(slow) == framed(*range(1, 257))
 
 
-def test_deleting_a_session_closes_its_clients_and_the_next_session_begins_anew() -> None:
+async def test_deleting_a_session_closes_its_clients_and_the_next_session_begins_anew() -> None:
     hub = make_hub()
     client = joined(hub)
     hub.entry_added("s1", "e1", answer(1))
     hub.session_deleted("s1")
     hub.session_deleted("unknown")
     assert client.close_code == 4404
-    assert texts(client) == framed(1)
+    assert await texts(client) == framed(1)
     assert not hub.go_live(client)
     late = joined(hub, epoch=None)
     hub.entry_added("s1", "e2", answer(1))
-    assert texts(late) == framed(1)
-    assert texts(client) == [], "what comes under the same name later is not its session"
+    assert await texts(late) == framed(1)
+    assert await texts(client) == [], "what comes under the same name later is not its session"
     assert hub.subscribers == 2, "until it has gone, it counts"
     hub.unsubscribe(client)
     assert hub.subscribers == 1
 
 
-def test_a_deleted_session_is_not_listened_to_once_its_clients_have_gone() -> None:
+async def test_a_deleted_session_is_not_listened_to_once_its_clients_have_gone() -> None:
     hub = make_hub()
     client = joined(hub)
     hub.session_deleted("s1")
@@ -167,7 +170,7 @@ def test_a_deleted_session_is_not_listened_to_once_its_clients_have_gone() -> No
     assert not hub.listened()
 
 
-def test_a_client_of_a_deleted_session_that_does_not_take_its_close_frame_is_found() -> None:
+async def test_a_client_of_a_deleted_session_that_does_not_take_its_close_frame_is_found() -> None:
     hub = make_hub(send_timeout_seconds=10)
     client = joined(hub)
     client.writing_since = 100.0
@@ -176,7 +179,7 @@ def test_a_client_of_a_deleted_session_that_does_not_take_its_close_frame_is_fou
     assert client.stalled
 
 
-def test_all_who_are_stalled_are_closed_at_once_even_if_they_leave_at_once() -> None:
+async def test_all_who_are_stalled_are_closed_at_once_even_if_they_leave_at_once() -> None:
     hub = make_hub(send_timeout_seconds=10)
     clients = [joined(hub) for _ in range(5)]
     for client in clients:
@@ -187,7 +190,7 @@ def test_all_who_are_stalled_are_closed_at_once_even_if_they_leave_at_once() -> 
     assert hub.subscribers == 0
 
 
-def test_clients_are_bounded_in_all() -> None:
+async def test_clients_are_bounded_in_all() -> None:
     hub = make_hub(max_subscribers=2)
     first = joined(hub)
     hub.subscribe(Subscriber("s2", None, 0))
@@ -197,15 +200,15 @@ def test_clients_are_bounded_in_all() -> None:
     hub.subscribe(Subscriber("s3", None, 0))
 
 
-def test_a_ping_reaches_everybody() -> None:
+async def test_a_ping_reaches_everybody() -> None:
     hub = make_hub()
     client, lagging = joined(hub), Subscriber("s2", None, 0)
     hub.subscribe(lagging)
     hub.ping(Frame(b"ping"))
-    assert texts(client) == texts(lagging) == [b"ping"]
+    assert await texts(client) == await texts(lagging) == [b"ping"]
 
 
-def test_only_a_write_that_takes_too_long_is_stalled() -> None:
+async def test_only_a_write_that_takes_too_long_is_stalled() -> None:
     hub = make_hub(send_timeout_seconds=10)
     stalled, writing, idle = (joined(hub) for _ in range(3))
     hung_up: list[str] = []
@@ -218,13 +221,13 @@ def test_only_a_write_that_takes_too_long_is_stalled() -> None:
     assert (stalled.close_code, writing.close_code, idle.close_code) == (4008, None, None)
 
 
-def test_after_the_store_was_away_nobody_is_live_until_the_log_is_trusted_again() -> None:
+async def test_after_the_store_was_away_nobody_is_live_until_the_log_is_trusted_again() -> None:
     hub = make_hub()
     client = joined(hub)
     hub.entry_added("s1", "e1", answer(1))
     hub.announcements_lost()
     hub.entry_added("s1", "e1", answer(2))
-    assert texts(client) == framed(1)
+    assert await texts(client) == framed(1)
     assert (client.live, client.position) == (False, 1)
     doubt = hub.doubted("s1")
     assert doubt is not None
@@ -235,10 +238,10 @@ def test_after_the_store_was_away_nobody_is_live_until_the_log_is_trusted_again(
     client.position = 2
     assert hub.go_live(client)
     hub.entry_added("s1", "e1", answer(3))
-    assert texts(client) == framed(3)
+    assert await texts(client) == framed(3)
 
 
-def test_another_entry_under_an_old_number_raises_doubt_but_an_echo_does_not() -> None:
+async def test_another_entry_under_an_old_number_raises_doubt_but_an_echo_does_not() -> None:
     hub = make_hub()
     client = joined(hub)
     for seq in (1, 2, 3, 2, 1):
@@ -251,7 +254,7 @@ def test_another_entry_under_an_old_number_raises_doubt_but_an_echo_does_not() -
     assert (doubt.seq, doubt.data, client.live) == (3, b"a3", False)
 
 
-def test_what_is_remembered_of_announcements_is_bounded() -> None:
+async def test_what_is_remembered_of_announcements_is_bounded() -> None:
     hub = make_hub()
     joined(hub)
     for seq in range(1, 1000):
@@ -259,7 +262,7 @@ def test_what_is_remembered_of_announcements_is_bounded() -> None:
     assert len(hub._channels["s1"].heard) == 64
 
 
-def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
+async def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
     hub = make_hub()
     client = joined(hub)
     hub.announcements_lost()
@@ -267,7 +270,7 @@ def test_a_session_that_is_deleted_while_it_is_doubted_begins_anew() -> None:
     hub.unsubscribe(client)
     late = joined(hub, epoch=None)
     hub.entry_added("s1", "e2", answer(1))
-    assert texts(late) == framed(1)
+    assert await texts(late) == framed(1)
 
 
 # Polls
@@ -328,7 +331,7 @@ async def test_deleting_a_session_wakes_its_polls() -> None:
         assert await woken_by(waiter) is WakeCause.DELETED
 
 
-def test_waiting_polls_are_bounded() -> None:
+async def test_waiting_polls_are_bounded() -> None:
     hub = make_hub(max_waiting_polls=1)
     with waiter_of(hub, "s1"):
         hub.admit_wait()
@@ -353,7 +356,7 @@ async def test_draining_sends_everybody_away_and_lets_nobody_wait_again() -> Non
         hub.subscribe(Subscriber("s1", None, 0))
 
 
-def test_nothing_is_left_of_listeners_who_have_gone() -> None:
+async def test_nothing_is_left_of_listeners_who_have_gone() -> None:
     hub = make_hub()
     client = joined(hub)
     with waiter_of(hub, "s1"), waiter_of(hub, "s2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -15,6 +16,12 @@ from tests.server.doors import doors
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+def post(path: str, **fields: str) -> bytes:
+    body = json.dumps(fields)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
 async def test_requests_of_one_turn_are_all_served_before_any_answer_is_written() -> None:
     async with doors(3) as pairs:
         for door, _ in pairs:
@@ -22,6 +29,20 @@ async def test_requests_of_one_turn_are_all_served_before_any_answer_is_written(
             assert not any(connection.written for _, connection in pairs)
         await asyncio.sleep(0)
         assert all(connection.written.startswith(b"HTTP/1.1 200 ") for _, connection in pairs)
+
+
+async def test_a_poll_gets_its_answer_before_the_prompt_that_has_woken_it() -> None:
+    order: list[str] = []
+    async with doors(2) as [(client, asking), (agent, polling)]:
+        client.data_received(post("/prompt", session_id="s1", client_msg_id="c1", prompt="x"))
+        client.data_received(post("/response", session_id="s1", client_msg_id="c1", text="x"))
+        await asyncio.sleep(0)
+        agent.data_received(b"GET /prompts/s1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        for connection, name in ((asking, "prompt"), (polling, "poll")):
+            connection.write = lambda _, name=name: order.append(name)  # type: ignore[method-assign,misc]
+        client.data_received(post("/prompt", session_id="s1", prompt="y"))
+        await asyncio.sleep(0)
+    assert order == ["poll", "prompt"]
 
 
 async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_stop() -> None:

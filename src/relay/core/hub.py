@@ -6,12 +6,12 @@ and never reads the store: an announcement that does not fit the one before only
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
 import msgspec
 
 from relay.config import Settings
+from relay.core.delivery import Deliveries, Delivery
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import (
     CLOSE_RESTART,
@@ -43,7 +43,7 @@ class Doubt(msgspec.Struct, frozen=True):
 class _Channel:
     """The listeners of one session and the place in its log that the live ones have reached."""
 
-    __slots__ = ("doubtful", "epoch", "heard", "last", "seq", "subscribers", "waiters")
+    __slots__ = ("delivery", "doubtful", "epoch", "heard", "last", "seq", "subscribers", "waiters")
 
     def __init__(self) -> None:
         self.epoch: str | None = None
@@ -56,6 +56,8 @@ class _Channel:
         """A hash of each of the last entries that were announced, by seq: an echo can be told from a rewritten log."""
         self.subscribers: set[Subscriber] = set()
         self.waiters: set[Waiter] = set()
+        self.delivery: Delivery | None = None
+        """The last one; what comes while it is under way goes with it."""
 
 
 class Hub:
@@ -66,6 +68,7 @@ class Hub:
         self._observer = observer
         self._channels: dict[str, _Channel] = {}
         self._waits = Waits()
+        self._deliveries = Deliveries(observer)
         self.draining = False
         self.subscribers = 0
         self.waiters = 0
@@ -83,7 +86,7 @@ class Hub:
             return  # nobody is live, and what was known before is needed as evidence
         if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):
             if entry.kind is ASSISTANT and channel.subscribers:
-                self._fan_out(channel, entry)
+                self._fan_out(channel, epoch, entry)
         elif epoch == channel.epoch and entry.seq <= channel.seq:
             if channel.heard.get(entry.seq) != hash(entry.data):
                 self._doubt(channel)  # late, or another entry under an old number: the log will tell
@@ -105,6 +108,7 @@ class Hub:
         channel = self._channels.get(session_id)
         if channel is None:
             return
+        self._deliveries.finish()
         for waiter in channel.waiters:
             waiter.wake(WakeCause.DELETED)
         # They stay until they have gone: a socket that does not take its close frame must still be found.
@@ -178,6 +182,8 @@ class Hub:
         elif channel.seq < subscriber.position and not any(other.live for other in channel.subscribers):
             channel.seq, channel.last = subscriber.position, None  # the announcements in between were not heard
         subscriber.live = True
+        if channel.delivery is not None and not channel.delivery.is_done:
+            channel.delivery.join(subscriber)
         return True
 
     def doubted(self, session_id: str) -> Doubt | None:
@@ -218,6 +224,7 @@ class Hub:
     def drain(self) -> None:
         """Send every listener away, for the server stops; from now on nobody waits."""
         self.draining = True
+        self._deliveries.finish()
         for channel in self._channels.values():
             for waiter in channel.waiters:
                 waiter.wake(WakeCause.DRAIN)
@@ -233,20 +240,20 @@ class Hub:
         channel = self._channels.get(session_id)
         return (0, 0) if channel is None else (len(channel.subscribers), len(channel.waiters))
 
-    def _fan_out(self, channel: _Channel, entry: Entry) -> None:
-        began = time.perf_counter()
-        frame = Frame(message_frame(entry.data))
-        for subscriber in channel.subscribers:
-            if subscriber.live and not subscriber.offer(entry.seq, frame):
-                self._observer.queue_overflowed(subscriber.session_id)
-                subscriber.fall_behind(channel.epoch, channel.seq)
-        self._observer.fanned_out(time.perf_counter() - began)
+    def _fan_out(self, channel: _Channel, epoch: str, entry: Entry) -> None:
+        delivery = channel.delivery
+        if delivery is None or delivery.is_done:
+            delivery = channel.delivery = self._deliveries.begin(epoch, channel.seq, channel.subscribers)
+        delivery.add(entry.seq, Frame(message_frame(entry.data)))
+        if delivery.is_full:
+            self._deliveries.finish()
 
     def _doubt(self, channel: _Channel) -> None:
         channel.doubtful = channel.epoch is not None
         self._send_back_to_log(channel)
 
     def _send_back_to_log(self, channel: _Channel) -> None:
+        self._deliveries.finish()
         for subscriber in channel.subscribers:
             if subscriber.live:
                 subscriber.fall_behind(channel.epoch, channel.seq)

@@ -7,7 +7,7 @@ queue is bounded; what does not fit is not lost but read from the log later. Kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 MAX_QUEUE_FRAMES = 256
 MAX_QUEUE_BYTES = 1024**2
@@ -37,6 +37,20 @@ class Frame:
         return self._text
 
 
+class Batch:
+    """Answers that clients get together: those which come after the entry `after` of the log, oldest first."""
+
+    __slots__ = ("after", "answers", "last", "wire")
+
+    def __init__(self, after: int, answers: Sequence[tuple[int, Frame]]) -> None:
+        self.after = after
+        self.answers = answers
+        """By seq."""
+        self.last = answers[-1][0] if answers else after
+        self.wire: bytes | None = None
+        """All of it as it goes over the wire; whoever sends it first keeps it here for the others."""
+
+
 class Subscriber:
     """A client's place in a session's log, its queue and its end."""
 
@@ -53,6 +67,7 @@ class Subscriber:
         "session_id",
         "stalled",
         "waker",
+        "writer",
         "writing_since",
     )
 
@@ -60,7 +75,7 @@ class Subscriber:
         self.session_id = session_id
         self.epoch = epoch
         self.position = position
-        """While lagging: the seq up to which everything was taken from the log."""
+        """The seq up to which everything was passed on: from the log while it lags, else by the hub."""
         self.live = False
         self.close_code: int | None = None
         self.close_reason = ""
@@ -70,24 +85,27 @@ class Subscriber:
         """Whether a write took too long; then `on_stalled` was called, once."""
         self.on_stalled: Callable[[], object] = lambda: None
         self.waker: Callable[[], None] | None = None
-        """Called when there may be something to do, for whoever does not `wait`."""
+        """Called when something was queued, or the state has changed."""
+        self.writer: Callable[[Batch], bool] | None = None
+        """Given a batch while nothing is queued: whether it could be written at once."""
         self._queue: list[Frame] = []
         self._queued_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
 
-    def offer(self, seq: int, frame: Frame) -> bool:
-        """Queue the answer with this seq. False if there is no room: the client must go on as lagging."""
-        if seq <= self.position:
-            return True  # read from the log before the announcement came
-        if self._queue and self._full(frame):
+    def offer(self, batch: Batch) -> bool:
+        """Pass the batch on, or queue it. False if there is no room: the client must go on as lagging."""
+        if not self._queue and self.position <= batch.after and self.writer is not None and self.writer(batch):
+            self.position = batch.last
+            return True
+        # Some of it may have been read from the log before it was announced.
+        if not self._add([frame for seq, frame in batch.answers if seq > self.position]):
             return False
-        self._append(frame)
+        self.position = max(self.position, batch.last)
         return True
 
     def notify(self, frame: Frame) -> None:
         """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""
-        if not self._queue or not self._full(frame):
-            self._append(frame)
+        self._add([frame])
 
     def fall_behind(self, epoch: str | None, position: int) -> None:
         """Go on as lagging: everything up to `position` has been queued."""
@@ -125,14 +143,17 @@ class Subscriber:
             timer.cancel()
             self._wakeup = None
 
-    def _full(self, frame: Frame) -> bool:
-        # Not asked of an empty queue, which takes any frame: one message may be larger than the bound in JSON.
-        return len(self._queue) >= MAX_QUEUE_FRAMES or self._queued_bytes + len(frame.data) > MAX_QUEUE_BYTES
-
-    def _append(self, frame: Frame) -> None:
-        self._queue.append(frame)
-        self._queued_bytes += len(frame.data)
-        self._wake()
+    def _add(self, frames: Sequence[Frame]) -> bool:
+        """Whether there was room for all of them. An empty queue takes any: a message may be larger than the bound."""
+        queue = self._queue
+        size = self._queued_bytes + sum(len(frame.data) for frame in frames)
+        if queue and (len(queue) + len(frames) > MAX_QUEUE_FRAMES or size > MAX_QUEUE_BYTES):
+            return False
+        if frames:
+            queue += frames
+            self._queued_bytes = size
+            self._wake()
+        return True
 
     def _wake(self) -> None:
         if self.waker is not None:

@@ -15,7 +15,7 @@ from websockets.utils import accept_key
 
 from relay.config import Settings
 from relay.core.relay import Relay
-from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
+from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Batch, Frame, Subscriber
 from relay.errors import RelayError
 from relay.server.allowance import Allowance
 from relay.server.drive import Waiting, begin
@@ -46,9 +46,6 @@ from relay.server.ws import (
 
 SOCKETS_KEY = "relay.sockets"
 """Where a protocol object finds the `FastSockets` in the state that the application gives to its server."""
-
-FEW = 16
-"""More sockets than that are written to after the answers of the same turn, fewer before them."""
 
 FLUSHES_PER_TURN = 256
 """So many sockets are written to before everybody else has a turn: about two milliseconds."""
@@ -90,8 +87,6 @@ class FastSockets:
         self._waiting.append(socket)
 
     def _flush(self) -> None:
-        if len(self._waiting) > FEW:
-            self.outbox.write_all()  # so the next answer may come while this one is sent to many, and go with it
         now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
         if self._waiting:
             now[0].loop.call_soon(self._flush)
@@ -194,6 +189,7 @@ class FastSocket(asyncio.Protocol):
             seconds = caller.expires - hall.now_ms() / 1000
             self._expiry = self.loop.call_later(seconds, subscriber.close, CLOSE_TOKEN_EXPIRED, "token expired")
         subscriber.waker = self.wake
+        subscriber.writer = self.write
         subscriber.on_stalled = self._stalled
         if not self._transport.is_reading():
             self._transport.resume_reading()
@@ -262,6 +258,15 @@ class FastSocket(asyncio.Protocol):
         if not self._scheduled:
             self._scheduled = True
             self._hall.flush_soon(self)
+
+    def write(self, batch: Batch) -> bool:
+        """Write a batch past the queue, unless the client does not read or is about to leave."""
+        if self._paused or self._leaving is not None or self._ended:
+            return False
+        if batch.wire is None:
+            batch.wire = b"".join([wire(answer) for _, answer in batch.answers])
+        self._transport.write(batch.wire)
+        return True
 
     def flush(self) -> None:
         """Write what is queued, in one go; then close, or catch up, if that is what comes next."""
@@ -368,7 +373,7 @@ class FastSocket(asyncio.Protocol):
         if subscriber is None or self._unsubscribed:
             return  # it was never let in, or has left already
         self._unsubscribed = True
-        subscriber.waker = None
+        subscriber.waker = subscriber.writer = None
         subscriber.close(CLOSE_ABNORMAL, "gone")
         self._hall.telemetry.client_disconnected(subscriber.session_id, code)
         self._run(self._hall.relay.unsubscribe(subscriber))

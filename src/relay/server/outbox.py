@@ -2,7 +2,8 @@
 
 A write to a socket most often wakes somebody who waits for it, on another core or another machine. To do that between
 any two requests costs more than to serve them: the processor is taken out of our code each time. So the requests that
-have arrived in a turn are all served first, and then all their answers are written.
+have arrived in a turn are all served first, and then all their answers are written: first to those who have waited
+longer, the polls that one of these requests has woken.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ class Outbox:
 
     def __init__(self) -> None:
         self._senders: list[Sender] = []
+        self._late: list[Sender] = []
 
-    def add(self, sender: Sender) -> None:
-        """Have it write at the end of this turn."""
-        if not self._senders:
+    def add(self, sender: Sender, *, late: bool = False) -> None:
+        """Have it write at the end of this turn; before the others if it has waited."""
+        if not self._senders and not self._late:
             sender.loop.call_soon(self.write_all)
-        self._senders.append(sender)
+        (self._late if late else self._senders).append(sender)
 
     def write_all(self) -> None:
         """Write now whatever is due in this turn."""
-        senders, self._senders = self._senders, []
+        senders, self._senders, self._late = self._late + self._senders, [], []
         for sender in senders:
             try:
                 sender.write_now()

@@ -110,7 +110,7 @@ class Serving(HttpProtocol):
             return
         if not isinstance(body, bytes):
             body = b"".join(body)
-        self._write_soon(answer, body, close=not cycle.keep_alive)
+        self._write_soon(answer, body, cycle)
         self._end(cycle)
 
     async def _send_pieces(self, answer: Answer, cycle: FastCycle) -> None:
@@ -139,8 +139,9 @@ class Serving(HttpProtocol):
 
     # Writing
 
-    def _write_soon(self, answer: Answer, body: bytes, *, close: bool = False) -> None:
+    def _write_soon(self, answer: Answer, body: bytes, waited: FastCycle | None = None) -> None:
         """Have a whole answer written at the end of this turn."""
+        close = waited is not None and not waited.keep_alive
         if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
             heads = self._heads
             if heads.defaults is not self.server_state.default_headers:
@@ -154,7 +155,7 @@ class Serving(HttpProtocol):
                 self.write_now()  # many requests in one piece: only what is written counts as unread
         else:
             self._unsent = data
-            self._outbox.add(self)
+            self._outbox.add(self, late=waited is not None)
 
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""

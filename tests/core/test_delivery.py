@@ -1,0 +1,210 @@
+"""core/delivery.py: what goes out together, in which order, and that one client holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from relay.core.delivery import CLIENTS_PER_TURN, FEW, MAX_ANSWERS
+from relay.core.hub import Hub
+from relay.core.observer import Observer
+from relay.core.subscriber import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, Batch, Subscriber
+from relay.models import MessageType
+from relay.store.base import Entry
+from tests.factories import some_settings
+
+
+class Watching(Observer):
+    def __init__(self) -> None:
+        self.fan_outs = 0
+        self.overflows = 0
+
+    def fanned_out(self, seconds: float) -> None:
+        assert 0 <= seconds < 10
+        self.fan_outs += 1
+
+    def queue_overflowed(self, session_id: str) -> None:
+        self.overflows += 1
+
+
+class Client(Subscriber):
+    """A live client that keeps the batches it is given; if `shut`, it takes none at once."""
+
+    def __init__(self, hub: Hub, session_id: str = "s1") -> None:
+        super().__init__(session_id, "e1", 0)
+        self.batches: list[Batch] = []
+        self.shut = False
+        self.writer = self.write
+        hub.subscribe(self)
+        assert hub.go_live(self)
+
+    def write(self, batch: Batch) -> bool:
+        if not self.shut:
+            self.batches.append(batch)
+        return not self.shut
+
+    @property
+    def got(self) -> list[bytes]:
+        return [frame.data for batch in self.batches for _, frame in batch.answers]
+
+
+def a_hub(observer: Observer | None = None) -> Hub:
+    return Hub(some_settings(), observer or Observer())
+
+
+def say(hub: Hub, *seqs: int, session_id: str = "s1", size: int = 0) -> None:
+    for seq in seqs:
+        hub.entry_added(session_id, "e1", Entry(seq, MessageType.ASSISTANT, 0, b"%d" % seq + b"x" * size))
+
+
+def framed(*seqs: int) -> list[bytes]:
+    return [b'{"type":"message","data":%d}' % seq for seq in seqs]
+
+
+async def turns(count: int = 1) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_announced_in_one_turn_is_one_batch_for_all() -> None:
+    hub = a_hub(observer := Watching())
+    a, b = Client(hub), Client(hub)
+    say(hub, 1, 2)
+    assert (a.batches, observer.fan_outs) == ([], 0)
+    await turns()
+    say(hub, 3)
+    await turns()
+    assert a.got == b.got == framed(1, 2, 3)
+    assert len(a.batches) == 2
+    assert a.batches == b.batches  # the very same
+    assert observer.fan_outs == 3
+
+
+async def test_a_batch_is_bounded() -> None:
+    hub = a_hub()
+    client = Client(hub)
+    say(hub, *range(1, MAX_QUEUE_FRAMES + 2))
+    say(hub, MAX_QUEUE_FRAMES + 2, MAX_QUEUE_FRAMES + 3, size=MAX_QUEUE_BYTES)
+    assert [len(batch.answers) for batch in client.batches] == [MAX_QUEUE_FRAMES, 2, 1]
+
+
+async def test_few_clients_get_it_in_the_same_turn_and_many_after_all_else_that_is_due_in_it() -> None:
+    for count, order in ((FEW, ["given", "due"]), (FEW + 1, ["due", "given"])):
+        hub = a_hub()
+        clients = [Client(hub) for _ in range(count)]
+        seen: list[str] = []
+        clients[0].waker = partial(seen.append, "given")
+        clients[0].shut = True
+        say(hub, 1)
+        asyncio.get_running_loop().call_soon(seen.append, "due")
+        await turns(2)
+        assert seen == order
+
+
+async def test_others_have_a_turn_while_very_many_are_served_and_who_comes_later_gets_more_at_once() -> None:
+    hub = a_hub(observer := Watching())
+    clients = [Client(hub) for _ in range(3 * CLIENTS_PER_TURN)]
+    other = Client(hub, "s2")
+    say(hub, 1)
+    for turn in range(4):
+        assert sum(bool(client.batches) for client in clients) == turn * CLIENTS_PER_TURN
+        await turns(2)
+        say(hub, turn + 2)
+    say(hub, 1, session_id="s2")
+    await turns(20)
+    assert all(client.got == framed(1, 2, 3, 4, 5) for client in clients)
+    sizes = {tuple(len(batch.answers) for batch in client.batches) for client in clients}
+    assert sizes == {(1, 3, 1), (2, 3), (3, 2)}
+    assert len({id(batch) for client in clients for batch in client.batches}) == 7
+    assert other.got == framed(1)
+    assert observer.fan_outs == 6
+
+
+async def test_answers_that_never_cease_are_still_given_to_all_and_to_newcomers() -> None:
+    hub = a_hub()
+    clients = [Client(hub) for _ in range(2 * CLIENTS_PER_TURN)]
+    count = 2 * MAX_ANSWERS
+    for seq in range(1, count + 1):
+        say(hub, seq)
+        if seq == MAX_ANSWERS // 2:
+            newcomer = Subscriber("s1", "e1", seq)
+            hub.subscribe(newcomer)
+            assert hub.go_live(newcomer)
+            clients[0].fall_behind("e1", seq)
+            assert hub.go_live(clients[0])
+        await turns()
+        if seq > MAX_ANSWERS // 2:
+            newcomer.take()
+    await turns(20)
+    assert newcomer.position == count
+    assert all(client.got == framed(*range(1, count + 1)) for client in clients[1:])
+    assert clients[0].got == sorted(set(clients[0].got), key=lambda data: int(data.split(b":")[-1][:-1]))
+
+
+async def test_who_goes_live_while_it_is_under_way_gets_only_what_it_has_not_read() -> None:
+    hub = a_hub()
+    clients = [Client(hub) for _ in range(CLIENTS_PER_TURN + 1)]
+    say(hub, 1)
+    await turns(2)  # some have got it
+    say(hub, 2)
+    late = Subscriber("s1", "e1", 2)
+    hub.subscribe(late)
+    assert hub.go_live(late)
+    say(hub, 3)
+    await turns(10)
+    assert [frame.data for frame in late.take()] == framed(3)
+    assert all(client.got == framed(1, 2, 3) for client in clients)
+
+
+async def test_who_takes_nothing_is_sent_to_the_log_where_its_queue_ends() -> None:
+    hub = a_hub(observer := Watching())
+    slow, quick = Client(hub), Client(hub)
+    slow.shut = True
+    for seq in range(1, 4):
+        say(hub, seq, size=MAX_QUEUE_BYTES // 2 - 100)
+        await turns()
+    assert (slow.live, slow.position, observer.overflows) == (False, 2, 1)
+    assert (len(slow.take()), len(quick.batches)) == (2, 3)
+
+
+async def test_one_that_cannot_be_given_anything_keeps_no_other_from_its_answer() -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    hub = a_hub()
+    clients = [Client(hub) for _ in range(3)]
+
+    def fail(_: Batch) -> bool:
+        raise RuntimeError
+
+    clients[1].writer = fail
+    say(hub, 1)
+    await turns()
+    assert [client.got for client in clients] == [framed(1), [], framed(1)]
+    assert [type(complaint) for complaint in complaints] == [RuntimeError]
+
+
+async def test_nothing_overtakes_what_is_on_its_way() -> None:
+    ends: dict[str, Callable[[Hub], None]] = {
+        "a lost announcement": lambda hub: say(hub, 9),
+        "doubt": lambda hub: hub.announcements_lost(),
+        "deletion": lambda hub: hub.session_deleted("s1"),
+        "a stop": lambda hub: hub.drain(),
+    }
+    for end in ends.values():
+        hub = a_hub()
+        clients = [Client(hub) for _ in range(CLIENTS_PER_TURN + 1)]
+        say(hub, 1)
+        end(hub)
+        assert not any(client.live for client in clients)
+        await turns(3)
+        assert all(client.got == framed(1) for client in clients)
+
+
+async def test_who_was_closed_gets_no_more() -> None:
+    hub = a_hub()
+    client = Client(hub)
+    say(hub, 1)
+    client.close(4401, "token expired")
+    await turns()
+    assert client.got == []
