@@ -26,7 +26,7 @@ from relay.core.relay import Relay
 from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
 from relay.server.asgi import AsgiDoor, route_path
-from relay.server.fastsocket import SOCKETS_KEY, FastSockets
+from relay.server.fastfeed import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
 from relay.server.hangups import LOOK_SECONDS, HangUps
 from relay.server.http import Route, error_answer
