@@ -50,7 +50,7 @@ class Observer:
         """A waiting poll stopped waiting."""
 
     def fanned_out(self, seconds: float) -> None:
-        """An answer was put into the queue of every live client."""
+        """So long it took until an answer was given to every live client."""
 
     def queue_overflowed(self, session_id: str) -> None:
         """A client reads too slowly and now follows the log by itself."""

@@ -1,7 +1,8 @@
 """One connected client: where it stands in the log, and the frames that wait for it.
 
-A subscriber is *live* (the hub feeds its queue) or *lagging* (it reads the log by itself, see `Relay.catch_up`). The
-queue is bounded; what does not fit is not lost but read from the log later. Knows nothing of sockets.
+A subscriber is *live* (the hub feeds it) or *lagging* (it reads the log by itself, see `Relay.catch_up`). What it
+does not take at once is queued; the queue is bounded, and what does not fit is not lost but read from the log later.
+Knows nothing of sockets.
 """
 
 from __future__ import annotations

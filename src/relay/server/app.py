@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -30,6 +28,7 @@ from relay.server.fastfeed import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
 from relay.server.hangups import LOOK_SECONDS, HangUps
 from relay.server.http import Route, error_answer
+from relay.server.ids import Ids
 from relay.server.logs import tidy_uvicorn
 from relay.server.pages import docs_page
 from relay.server.peers import STATE_KEY, Peers
@@ -44,27 +43,11 @@ from relay.store import make_store
 STALL_CHECK_SECONDS = 1.0
 LAG_CHECK_SECONDS = 0.5
 SWEEP_SECONDS = 60.0
-IDS_AT_A_TIME = 64
-"""A system call for each would take longer than the rest of the making."""
 
 
 def now_ms() -> int:
     """Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
-
-
-class Ids:
-    """Makes UUIDs v4, as the specification asks, from random bytes that are fetched for many at a time."""
-
-    def __init__(self) -> None:
-        self._made: list[str] = []
-
-    def __call__(self) -> str:
-        if not self._made:
-            pool = os.urandom(16 * IDS_AT_A_TIME)
-            numbers = (pool[at : at + 16] for at in range(0, len(pool), 16))
-            self._made = [str(uuid.UUID(bytes=number, version=4)) for number in numbers]
-        return self._made.pop()
 
 
 class RelayApp(FastAPI):

@@ -148,13 +148,14 @@ class Clock:
     """The time as log lines have it; the text is made once for each millisecond."""
 
     def __init__(self) -> None:
-        self._now_ms = 0
+        self._from_ns = self._until_ns = 0
         self._text = ""
 
     def text(self) -> str:
-        now_ms = time.time_ns() // 1_000_000
-        if now_ms != self._now_ms:
-            self._now_ms = now_ms
+        now_ns = time.time_ns()
+        if not self._from_ns <= now_ns < self._until_ns:
+            now_ms = now_ns // 1_000_000
+            self._from_ns, self._until_ns = now_ms * 1_000_000, (now_ms + 1) * 1_000_000
             now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
             self._text = now.isoformat(timespec="milliseconds")
         return self._text

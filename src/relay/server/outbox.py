@@ -28,11 +28,17 @@ class Outbox:
         self._senders: list[Sender] = []
         self._late: list[Sender] = []
 
-    def add(self, sender: Sender, *, late: bool = False) -> None:
-        """Have it write at the end of this turn; before the others if it has waited."""
+    def add(self, sender: Sender) -> None:
+        """Have it write at the end of this turn."""
         if not self._senders and not self._late:
             sender.loop.call_soon(self.write_all)
-        (self._late if late else self._senders).append(sender)
+        self._senders.append(sender)
+
+    def add_late(self, sender: Sender) -> None:
+        """The same, before the others: it has waited."""
+        if not self._senders and not self._late:
+            sender.loop.call_soon(self.write_all)
+        self._late.append(sender)
 
     def write_all(self) -> None:
         """Write now whatever is due in this turn."""

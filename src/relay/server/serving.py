@@ -141,21 +141,24 @@ class Serving(HttpProtocol):
 
     def _write_soon(self, answer: Answer, body: bytes, waited: FastCycle | None = None) -> None:
         """Have a whole answer written at the end of this turn."""
-        close = waited is not None and not waited.keep_alive
-        if answer.status == 200 and answer.content_type is JSON and not answer.headers and not close:
+        keep_alive = waited is None or waited.keep_alive
+        if answer.status == 200 and answer.content_type is JSON and not answer.headers and keep_alive:
             heads = self._heads
             if heads.defaults is not self.server_state.default_headers:
                 heads.renew(self.server_state.default_headers)
             data = heads.usual % (len(body), body)
         else:
-            data = self._head(answer, len(body), close=close) + body
+            data = self._head(answer, len(body), close=not keep_alive) + body
         if self._unsent:
             self._unsent += data
             if len(self._unsent) > PIECE_BYTES:
                 self.write_now()  # many requests in one piece: only what is written counts as unread
+            return
+        self._unsent = data
+        if waited is None:
+            self._outbox.add(self)
         else:
-            self._unsent = data
-            self._outbox.add(self, late=waited is not None)
+            self._outbox.add_late(self)
 
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""

@@ -110,7 +110,7 @@ class Telemetry(Observer):
         self._errors = counter("relay_errors_total", "Requests refused, by code.", "code")
         self._fan_out = Spread(
             "relay_fan_out_seconds",
-            "Time to queue one answer for every live client of its session.",
+            "Time until an answer was given to every live client of its session.",
             (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
         )
         self._registry.register(self._fan_out)
