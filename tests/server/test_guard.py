@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from relay.errors import InvalidToken
-from relay.server.asgi import AsgiHead
+from relay.server.asgirequest import head_of
 from relay.server.auth import Role, Tokens, make_token
 from relay.server.guard import Guard
 from relay.store.memory import MemoryStore
@@ -23,7 +23,7 @@ async def test_a_ticket_does_not_outlive_the_token_it_was_given_for() -> None:
     guard = Guard(settings, MemoryStore(GENEROUS))
     guard._tokens = tokens = Tokens(settings, clock)
     caller = tokens.identify(make_token(SECRET, Role.CLIENT, "s1", int(clock.now) + 10).encode())
-    head = AsgiHead({"headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}, "s1")
+    head = head_of({"headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}, "s1")
     first, second = [f"ticket={await guard.make_ticket(caller, None)}".encode() for _ in range(2)]
     clock.now += 9
     assert await guard.check_socket(head, first) == caller

@@ -24,7 +24,7 @@ from relay.core.relay import Relay
 from relay.errors import MethodNotAllowed, NotFound, RelayError, StartupError
 from relay.server import openapi
 from relay.server.asgi import AsgiDoor, route_path
-from relay.server.fastsocket import SOCKETS_KEY, FastSockets
+from relay.server.fastfeed import SOCKETS_KEY, FastSockets
 from relay.server.guard import Guard
 from relay.server.hangups import LOOK_SECONDS, HangUps
 from relay.server.http import Route, error_answer
@@ -59,10 +59,13 @@ class RelayApp(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            if found := self.door.find(scope["method"], route_path(scope)):
-                await self.door.serve(*found, scope, receive, send)
+            path = route_path(scope) if scope.get("root_path") else scope["path"]
+            door = self.door
+            found = door.find(scope["method"], path)
+            if found is None:
+                await door.pass_on(super().__call__, scope, receive, send)
             else:
-                await self.door.pass_on(super().__call__, scope, receive, send)
+                await door.serve(found[0], found[1], scope, receive, send)
         elif kind == "websocket" and (session_id := session_of(route_path(scope))):
             await self.sockets.serve(session_id, scope, receive, send)
         else:

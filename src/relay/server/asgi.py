@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from types import CoroutineType
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
 from relay.errors import (
     BodyTooLarge,
-    MessageTooLarge,
     OriginNotAllowed,
     RelayError,
     RequestTimeout,
     SessionNotFound,
     Unauthorized,
 )
-from relay.server.auth import ANY_ROLE, ANYONE, Caller
-from relay.server.drive import Waiting, begin
+from relay.server.asgirequest import AsgiHead, AsgiRequest, head_of, is_utf8_path, joined
+from relay.server.auth import ANY_ROLE, Caller
 from relay.server.guard import Guard
 from relay.server.hangups import HangUps
 from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
@@ -47,99 +45,6 @@ caller, still sending, would never see why."""
 
 CLOSE = (b"connection", b"close")
 NO_STORE = (b"cache-control", b"no-store")
-
-
-def is_utf8_path(scope: Scope) -> bool:
-    """Whether the path was UTF-8: servers put U+FFFD for what was not, and all such ids would be one."""
-    try:
-        unquote_to_bytes(scope.get("raw_path") or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-class AsgiHead:
-    """The head of a request or of a handshake, as the guard sees it."""
-
-    __slots__ = ("caller", "headers", "method", "peer", "query", "session_id")
-
-    def __init__(self, scope: Scope, session_id: str) -> None:
-        self.method: str = scope.get("method", "GET")
-        self.headers = joined(scope["headers"])
-        client = scope.get("client")
-        self.peer: str | None = client[0] if client else None
-        self.session_id = session_id
-        self.query: bytes = scope["query_string"]
-        self.caller = ANYONE
-
-
-def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name; what is given twice is joined with a comma."""
-    headers = headers if isinstance(headers, list) else list(headers)
-    found = dict(headers)
-    if len(found) == len(headers):
-        return found
-    found.clear()
-    for name, value in headers:
-        found[name] = found[name] + b", " + value if name in found else value
-    return found
-
-
-class AsgiRequest(AsgiHead):
-    """A `Request` over ASGI's receive channel."""
-
-    __slots__ = ("_hang_ups", "_receive", "_uploads", "content")
-
-    def __init__(self, scope: Scope, receive: Receive, session_id: str, uploads: Uploads, hang_ups: HangUps) -> None:
-        super().__init__(scope, session_id)
-        self._receive = receive
-        self._uploads = uploads
-        self._hang_ups = hang_ups
-        self.content = b""
-
-    async def body(self, max_bytes: int) -> bytes:
-        """The whole body.
-
-        Raises BodyTooLarge as soon as it is known to be longer, RequestTimeout if it does not arrive in time,
-        ClientGone if it never ends.
-        """
-        length = self.headers.get(b"content-length")
-        if length is not None and int(length) > max_bytes:
-            raise BodyTooLarge(f"the body is over {max_bytes} bytes")
-        receiving: Awaitable[Message] = self._receive()
-        if isinstance(receiving, CoroutineType):  # not every server's is one
-            try:
-                first: Message = begin(receiving)
-            except Waiting as waiting:
-                receiving = waiting.rest
-            else:
-                body: bytes = first.get("body", b"")
-                if first["type"] == "http.request" and not first.get("more_body", False) and len(body) <= max_bytes:
-                    return body  # most often it is there already: nothing to watch over
-                receiving = _received(first)
-        return await self._uploads.read(self._whole_body(receiving, max_bytes))
-
-    async def _whole_body(self, receiving: Awaitable[Message], max_bytes: int) -> bytes:
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more and size <= max_bytes:
-            message = await (self._receive() if parts else receiving)
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            more = message.get("more_body", False)
-        if size > max_bytes:
-            kind = BodyTooLarge if more else MessageTooLarge
-            raise kind(f"the body is over {max_bytes} bytes")
-        return b"".join(parts)
-
-    def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        return self._hang_ups.watch(self._receive, tell)
-
-
-async def _received(message: Message) -> Message:
-    return message
 
 
 class AsgiDoor:
@@ -179,21 +84,26 @@ class AsgiDoor:
 
     async def serve(self, route: Route, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint and send what it answers, or the error that it raises."""
-        request = AsgiRequest(scope, receive, session_id, self._uploads, self._hang_ups)
+        headers = joined(scope["headers"])
+        client = scope.get("client")
+        peer = client[0] if client else None
+        query = scope["query_string"]
+        request = AsgiRequest(route.method, headers, peer, session_id, query, receive, self._uploads, self._hang_ups)
         try:
-            request.caller = self._known(route, request.headers) or await self._check(route, request)
-            if "\ufffd" in session_id and not is_utf8_path(scope):
+            request.caller = self._known(route, headers) or await self._check(route, request)
+            if session_id and "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
             if route.max_body_bytes:
-                request.content = await request.body(route.max_body_bytes)
+                body = request.body(route.max_body_bytes)
+                request.content = body if isinstance(body, bytes) else await body
             answer = await route.endpoint(request)
         except (BodyTooLarge, Unauthorized) as error:
             self.telemetry.request_refused(error)
-            await _refuse_unread(error_answer(error), receive, send, self.guard.cors(request.headers))
+            await _refuse_unread(error_answer(error), receive, send, self.guard.cors(headers))
             return
         except RequestTimeout as error:
             self.telemetry.request_refused(error)
-            await send_answer(error_answer(error), send, (CLOSE, *self.guard.cors(request.headers)))
+            await send_answer(error_answer(error), send, (CLOSE, *self.guard.cors(headers)))
             return
         except RelayError as error:
             self.telemetry.request_refused(error)
@@ -203,8 +113,8 @@ class AsgiDoor:
         except Exception as error:
             self.telemetry.internal_error(error)
             answer = INTERNAL_ERROR
-        headers = request.headers
-        await send_answer(answer, send, self.guard.cors(headers) if b"origin" in headers else ())
+        for message in messages(answer, self.guard.cors(headers) if b"origin" in headers else ()):
+            await send(message)
 
     def _known(self, route: Route, headers: dict[bytes, bytes]) -> Caller | None:
         """The caller, if it was let in to this endpoint before and one more request of it passes."""
@@ -222,7 +132,7 @@ class AsgiDoor:
 
     async def pass_on(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request that is for none of our endpoints in to `app`: pages, and paths that do not exist."""
-        head = AsgiHead(scope, "")
+        head = head_of(scope, "")
         if head.method == "OPTIONS" and b"access-control-request-method" in head.headers:
             await self._preflight(head, scope, send)
             return
@@ -260,17 +170,33 @@ def route_path(scope: Scope) -> str:
 
 async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
+    for message in messages(answer, more_headers):
+        await send(message)
+
+
+def messages(answer: Answer, more_headers: Headers) -> Iterable[Message]:
+    """An answer in ASGI's words. The pieces of a large body are put together as they are asked for."""
     body = answer.body
-    length = len(body) if isinstance(body, bytes) else sum(map(len, body))
-    described = (b"content-type", answer.content_type), (b"content-length", b"%d" % length)
-    special = (*answer.headers, *more_headers)
-    headers = [NO_STORE, *special] if answer.status == 204 else [*described, NO_STORE, *special]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    if length > PIECE_BYTES:
-        for piece in pieces([body] if isinstance(body, bytes) else body):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        body = b""
-    await send({"type": "http.response.body", "body": body if isinstance(body, bytes) else b"".join(body)})
+    if isinstance(body, bytes):
+        return _start(answer, len(body), more_headers), {"type": "http.response.body", "body": body}
+    length = sum(map(len, body))
+    start = _start(answer, length, more_headers)
+    if length <= PIECE_BYTES:
+        return start, {"type": "http.response.body", "body": b"".join(body)}
+    return chain([start], map(_piece, pieces(body)), [{"type": "http.response.body", "body": b""}])
+
+
+def _start(answer: Answer, length: int, more_headers: Headers) -> Message:
+    headers = [(b"content-type", answer.content_type), (b"content-length", b"%d" % length), NO_STORE]
+    if answer.status == 204:
+        headers = [NO_STORE]
+    if answer.headers or more_headers:
+        headers += answer.headers + more_headers
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}
+
+
+def _piece(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
 
 
 def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -26,10 +26,11 @@ def begin(coroutine: Coroutine[Any, Any, T]) -> T:
         waits_for = coroutine.send(None)
     except StopIteration as done:
         return cast(T, done.value)
-    raise Waiting(_rest(coroutine, waits_for))
+    raise Waiting(rest(coroutine, waits_for))
 
 
-async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: object) -> T:
+async def rest(coroutine: Coroutine[Any, Any, T], waits_for: object) -> T:
+    """Go on with a coroutine that was begun by hand, by `send`, and now waits."""
     return await _resumed(coroutine, waits_for)  # a coroutine itself: since Python 3.12 tasks take nothing else
 
 

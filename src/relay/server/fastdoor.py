@@ -13,8 +13,9 @@ from typing import Any
 import httptools
 
 from relay.errors import BadRequest, HeadersTooLarge, RelayError, RequestTimeout
+from relay.server.fastfeed import SOCKETS_KEY
 from relay.server.fastrequest import FastHead, FastRequest
-from relay.server.fastsocket import SOCKETS_KEY, FastSocket
+from relay.server.fastsocket import FastSocket
 from relay.server.knownheads import MAX_BODY_BYTES, KnownHeads
 from relay.server.protocols import Part
 from relay.server.serving import Serving

@@ -1,127 +1,35 @@
-"""WebSocket clients of `relay serve`: frames straight from the hub to the transport, without a task per socket.
+"""WebSocket clients of `relay serve`: the handshake, and what a client says, without a task per socket.
 
-A socket that is live has no task: what the hub queues for it in one turn of the loop is written in one go. Only while
-it has to catch up from the log does one run. The rules are those of `ws.py`; `uvicorn main:app`, and a relay that
-agrees to compression, serve WebSockets from there.
+The rules are those of `ws.py`; `uvicorn main:app`, and a relay that agrees to compression, serve WebSockets from there.
+What a client is told is in `fastfeed.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from websockets.utils import accept_key
 
-from relay.config import Settings
-from relay.core.relay import Relay
-from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Batch, Frame, Subscriber
+from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame
 from relay.errors import RelayError
 from relay.server.allowance import Allowance
-from relay.server.drive import Waiting, begin
-from relay.server.framing import (
-    CLOSE_NOT_UTF8,
-    FrameError,
-    FrameReader,
-    Opcode,
-    close_frame,
-    frame,
-    read_close,
-)
-from relay.server.guard import Guard, Head, subprotocol
-from relay.server.outbox import Outbox
-from relay.server.peers import Leaving, Peers, Unread
-from relay.server.protocols import ABORT_SECONDS, response
-from relay.server.telemetry import Telemetry
-from relay.server.ws import (
-    CLOSE_ABNORMAL,
-    CLOSE_INTERNAL,
-    CLOSE_TOO_MANY,
-    FRAMES_PER_TURN,
-    NOT_TEXT,
-    TOO_MANY,
-    answer_client,
-    subscribe,
-)
-
-SOCKETS_KEY = "relay.sockets"
-"""Where a protocol object finds the `FastSockets` in the state that the application gives to its server."""
-
-FLUSHES_PER_TURN = 256
-"""So many sockets are written to before everybody else has a turn: about two milliseconds."""
-
-SILENCE_SECONDS = 20.0
-"""A client that was silent for so long is pinged, and given up if it then stays silent for as long again."""
+from relay.server.fastfeed import FastFeed, FastSockets
+from relay.server.framing import CLOSE_NOT_UTF8, FrameError, FrameReader, Opcode, frame, read_close
+from relay.server.guard import Head, subprotocol
+from relay.server.peers import Leaving
+from relay.server.protocols import response
+from relay.server.ws import CLOSE_TOO_MANY, FRAMES_PER_TURN, NOT_TEXT, TOO_MANY, answer_client, subscribe
 
 LEAVE_SECONDS = 1.0
 """How long what a client still sends is thrown away, after it broke the protocol, so that it can read why."""
 
-PING = frame(Opcode.PING, b"")
 
-
-class FastSockets:
-    """What all sockets share: the relay behind them, and the list of those that have something to write."""
-
-    def __init__(
-        self,
-        relay: Relay,
-        guard: Guard,
-        peers: Peers,
-        settings: Settings,
-        telemetry: Telemetry,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self.relay = relay
-        self.guard = guard
-        self.peers = peers
-        self.telemetry = telemetry
-        self.now_ms = now_ms
-        self.max_frame_bytes = settings.max_frame_bytes
-        self.outbox = Outbox()
-        self._waiting: list[FastSocket] = []
-
-    def flush_soon(self, socket: FastSocket) -> None:
-        """Have the socket write what is queued for it, with all else that is queued in this turn of the loop."""
-        if not self._waiting:
-            socket.loop.call_soon(self._flush)
-        self._waiting.append(socket)
-
-    def _flush(self) -> None:
-        now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
-        if self._waiting:
-            now[0].loop.call_soon(self._flush)
-        for socket in now:
-            try:
-                socket.flush()
-            except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
-                self.telemetry.internal_error(error)
-
-
-class FastSocket(asyncio.Protocol):
+class FastSocket(FastFeed):
     """One client, from the handshake to the end."""
 
-    __slots__ = (
-        "_allowance",
-        "_connections",
-        "_deaf",
-        "_ended",
-        "_expiry",
-        "_hall",
-        "_heard_at",
-        "_leaving",
-        "_paused",
-        "_pinged",
-        "_reader",
-        "_scheduled",
-        "_task",
-        "_tasks",
-        "_transport",
-        "_unread",
-        "_unsubscribed",
-        "_writable",
-        "loop",
-        "subscriber",
-    )
+    __slots__ = ("_allowance", "_deaf", "_reader")
 
     def __init__(
         self,
@@ -131,27 +39,11 @@ class FastSocket(asyncio.Protocol):
         connections: set[Any],
         tasks: set[Any],
     ) -> None:
-        self._hall = hall
-        self._transport = transport
-        self._connections = connections
-        self._tasks = tasks
-        self.loop = loop
-        self.subscriber: Subscriber | None = None
+        super().__init__(hall, transport, loop, connections, tasks)
         self._reader = FrameReader(hall.max_frame_bytes)
-        self._heard_at = loop.time()
         self._allowance = Allowance(hall.peers.max_frames_per_second, self._heard_at)
-        self._unread: Unread | None = None
-        self._expiry: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        """Catches up from the log; None while the client is live."""
-        self._writable: asyncio.Future[None] | None = None
-        self._scheduled = self._paused = self._pinged = False
-        self._leaving: int | None = None
-        """The code with which the connection is being closed."""
         self._deaf = False
         """Whether what still comes is thrown away: the client broke the protocol."""
-        self._ended = self._unsubscribed = False
-        connections.add(self)
 
     # The handshake
 
@@ -250,148 +142,3 @@ class FastSocket(asyncio.Protocol):
     def _notify(self, reply: Frame) -> None:
         assert self.subscriber is not None
         self.subscriber.notify(reply)
-
-    # To the client
-
-    def wake(self) -> None:
-        """There is something to write, or to do."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._hall.flush_soon(self)
-
-    def write(self, batch: Batch) -> bool:
-        """Write a batch past the queue, unless the client does not read or is about to leave."""
-        if self._paused or self._leaving is not None or self._ended:
-            return False
-        if batch.wire is None:
-            batch.wire = b"".join([wire(answer) for _, answer in batch.answers])
-        self._transport.write(batch.wire)
-        return True
-
-    def flush(self) -> None:
-        """Write what is queued, in one go; then close, or catch up, if that is what comes next."""
-        self._scheduled = False
-        subscriber = self.subscriber
-        if subscriber is None or self._paused or self._leaving is not None or self._ended:
-            return
-        frames = subscriber.take()
-        if len(frames) == 1:
-            self._transport.write(wire(frames[0]))
-        elif frames:
-            self._transport.write(b"".join(map(wire, frames)))
-        if subscriber.close_code is not None:
-            self._leave(subscriber.close_code, subscriber.close_reason)
-        elif not subscriber.live and self._task is None and not self._paused:
-            self._task = self._run(self._catch_up(subscriber))
-
-    async def _catch_up(self, subscriber: Subscriber) -> None:
-        try:
-            async for missed in self._hall.relay.catch_up(subscriber):
-                if self._paused:
-                    self._writable = self.loop.create_future()
-                    await self._writable
-                if self._leaving is not None or self._ended:
-                    return
-                self._transport.write(wire(missed))
-        except RelayError:
-            subscriber.close(CLOSE_INTERNAL, "store unavailable")
-        except Exception as error:
-            self._hall.telemetry.internal_error(error)
-            subscriber.close(CLOSE_INTERNAL, "internal error")
-        finally:
-            self._task = None
-            self.wake()
-
-    def pause_writing(self) -> None:
-        self._paused = True
-        if self.subscriber is not None:
-            self.subscriber.writing_since = self.loop.time()
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._go_on()
-        if self.subscriber is not None:
-            self.subscriber.writing_since = None
-            self.wake()
-
-    def _go_on(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-
-    # The end
-
-    def look(self, now: float) -> None:
-        """The sweep's question: does anybody still live at the other end?"""
-        if self._transport.is_closing() or self._leaving is not None:
-            if self._unread_seconds(now) > ABORT_SECONDS:
-                self._transport.abort()
-        elif self.subscriber is None:
-            return  # it waits for us
-        elif self._paused:
-            if self._unread_seconds(now) == 0:
-                self.subscriber.writing_since = now  # it reads, if slowly
-        elif now - self._heard_at > 2 * SILENCE_SECONDS and self._pinged:
-            self._leave(CLOSE_INTERNAL, "keepalive ping timeout")
-        elif now - self._heard_at > SILENCE_SECONDS and not self._pinged:
-            self._pinged = True
-            self._transport.write(PING)
-
-    def _unread_seconds(self, now: float) -> float:
-        self._unread = self._unread or Unread()
-        return self._unread.seconds(self._transport, now)
-
-    def shutdown(self) -> None:
-        """The server stops. The hub has told each subscriber so; whoever is left is only waited for a moment."""
-        self.loop.call_later(ABORT_SECONDS, self._transport.abort)
-
-    def _stalled(self) -> None:
-        subscriber = self.subscriber
-        assert subscriber is not None
-        self._leave(subscriber.close_code or CLOSE_ABNORMAL, subscriber.close_reason)
-
-    def _leave(self, code: int, reason: str) -> None:
-        """Send a close frame behind what the peer has not read; abort if it answers neither."""
-        self._leaving = code
-        self._go_on()
-        if not self._transport.is_closing():
-            self._transport.write(close_frame(code, reason))
-        self.loop.call_later(ABORT_SECONDS, self._transport.abort)
-        self._unsubscribe(code)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-        self._go_on()
-        self._connections.discard(self)
-        if self._leaving is None:
-            self._unsubscribe(CLOSE_ABNORMAL)
-
-    def _unsubscribe(self, code: int) -> None:
-        """Nothing more will be sent; what is left of the connection is nobody's place."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        subscriber = self.subscriber
-        if subscriber is None or self._unsubscribed:
-            return  # it was never let in, or has left already
-        self._unsubscribed = True
-        subscriber.waker = subscriber.writer = None
-        subscriber.close(CLOSE_ABNORMAL, "gone")
-        self._hall.telemetry.client_disconnected(subscriber.session_id, code)
-        self._run(self._hall.relay.unsubscribe(subscriber))
-
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Do it now, and the rest in a task if it has to wait."""
-        try:
-            begin(coroutine)
-        except Waiting as waiting:
-            task = self.loop.create_task(waiting.rest)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return task
-        return None
-
-
-def wire(message: Frame) -> bytes:
-    """The message as a WebSocket frame, made once for all who get it."""
-    if message.wire is None:
-        message.wire = frame(Opcode.TEXT, message.data)
-    return message.wire

@@ -14,8 +14,8 @@ from typing import Any
 from relay.core.relay import ClientGone
 from relay.errors import RelayError
 from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
+from relay.server.fastfeed import SOCKETS_KEY
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
-from relay.server.fastsocket import SOCKETS_KEY
 from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
 from relay.server.outbox import Outbox
 from relay.server.protocols import HttpProtocol

@@ -20,7 +20,8 @@ from relay.core.subscriber import CLOSE_TOKEN_EXPIRED, Frame, Subscriber
 from relay.errors import InvalidField, InvalidJson, NotFound, RelayError, SessionNotFound, UpgradeRequired
 from relay.models import check_id
 from relay.server.allowance import Allowance
-from relay.server.asgi import AsgiHead, is_utf8_path, send_answer
+from relay.server.asgi import send_answer
+from relay.server.asgirequest import head_of, is_utf8_path
 from relay.server.auth import Caller
 from relay.server.feed import GONE, Feed, Feeds
 from relay.server.guard import Guard, subprotocol
@@ -113,9 +114,9 @@ class Sockets:
 
     async def serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Listen on behalf of one client until either side ends it."""
-        head = AsgiHead(scope, session_id)
+        head = head_of(scope, session_id)
         try:
-            head.caller = await self._guard.check_socket(head, head.query)
+            caller = await self._guard.check_socket(head, head.query)
             if "\ufffd" in session_id and not is_utf8_path(scope):
                 raise SessionNotFound
             subscriber = await subscribe(self._relay, session_id)
@@ -127,7 +128,7 @@ class Sockets:
             chosen = subprotocol(head.headers)
             if await _reached(send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})):
                 self._telemetry.client_connected(session_id)
-                with self._until_expired(head.caller, subscriber):
+                with self._until_expired(caller, subscriber):
                     close_code = await self._exchange(scope, receive, send, subscriber)
                 self._telemetry.client_disconnected(session_id, close_code)
         finally:
@@ -211,7 +212,7 @@ class Sockets:
 
     async def refuse_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a WebSocket to a path where there is none."""
-        head = AsgiHead(scope, "")
+        head = head_of(scope, "")
         try:
             await self._guard.check_socket(head, head.query)
         except RelayError as refusal:

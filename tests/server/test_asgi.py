@@ -1,0 +1,48 @@
+"""server/asgi.py: an answer in ASGI's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from relay.server.asgi import PIECE_BYTES, messages
+from relay.server.http import Answer
+
+HALF = b"x" * (PIECE_BYTES // 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b"{}", [b"{}"]),
+        (HALF * 5, [HALF * 5]),
+        ([b"[", b"1", b"]"], [b"[1]"]),
+        ([HALF, HALF], [HALF * 2]),
+        ([HALF] * 5, [HALF * 2, HALF * 2, HALF, b""]),
+    ],
+)
+def test_a_body_in_parts_is_sent_in_pieces_if_it_is_large(body: bytes | Sequence[bytes], sent: list[bytes]) -> None:
+    start, *rest = messages(Answer(200, body), ())
+    assert dict(start["headers"])[b"content-length"] == b"%d" % sum(map(len, sent))
+    assert [message["body"] for message in rest] == sent
+    assert [message.get("more_body", False) for message in rest] == [True] * (len(rest) - 1) + [False]
+
+
+def test_what_is_special_comes_after_what_every_answer_has() -> None:
+    answer = Answer(429, b"{}", headers=((b"retry-after", b"1"),))
+    start, _ = messages(answer, ((b"vary", b"origin"),))
+    assert start["status"] == 429
+    assert start["headers"] == [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"2"),
+        (b"cache-control", b"no-store"),
+        (b"retry-after", b"1"),
+        (b"vary", b"origin"),
+    ]
+
+
+def test_an_answer_without_content_does_not_describe_it() -> None:
+    start, end = messages(Answer(204, b""), ())
+    assert start["headers"] == [(b"cache-control", b"no-store")]
+    assert end["body"] == b""
