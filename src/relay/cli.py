@@ -209,10 +209,10 @@ def _secrets() -> list[str]:
 
 def worker_app() -> object:
     """The application of one of several workers."""
-    from relay.server.app import create_app
     from relay.server.logs import bridge_uvicorn
+    from relay.server.run import create_lasting_app
 
-    app = create_app(load_settings())
+    app = create_lasting_app(load_settings())
     bridge_uvicorn(app.state.telemetry.lines)
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -45,7 +46,7 @@ def serve(settings: Settings) -> None:
     """Run the relay until it is told to stop. Raises StartupError if it cannot begin."""
     refuse_open_address(settings)
     raise_open_files()
-    app = create_app(settings)
+    app = create_lasting_app(settings)
     telemetry: Telemetry = app.state.telemetry
     listener = _listen(settings)
     bridge_uvicorn(telemetry.lines)
@@ -60,6 +61,14 @@ def serve(settings: Settings) -> None:
         telemetry.log("server_stopped")
     finally:
         telemetry.flush()
+
+
+def create_lasting_app(settings: Settings) -> FastAPI:
+    """The application of a process that does nothing else."""
+    app = create_app(settings)
+    # All that was made up to now stays: to look through it for garbage, now and then, would stop everything for 20 ms.
+    gc.freeze()
+    return app
 
 
 def serve_workers(settings: Settings, workers: int, app_factory: str) -> None:
