@@ -1,8 +1,8 @@
 """WebSocket clients of `relay serve`: frames straight from the hub to the transport, without a task per socket.
 
-A socket that is live has no task: what the hub queues for it in one turn of the loop is written in one go. Only while
-it has to catch up from the log does one run. The rules are those of `ws.py`; `uvicorn main:app`, and a relay that
-agrees to compression, serve WebSockets from there.
+A socket that is live has no task: it is handed what its session gets in one turn of the loop, and writes it in one go.
+Only while it has to catch up from the log does one run. The rules are those of `ws.py`; `uvicorn main:app`, and a relay
+that agrees to compression, serve WebSockets from there.
 """
 
 from __future__ import annotations
