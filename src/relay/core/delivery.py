@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from relay.core.observer import Observer
-from relay.core.subscriber import Batch, Frame, Subscriber
+from relay.core.subscriber import MAX_QUEUE_BYTES, Batch, Frame, Subscriber
 
 CLIENTS_PER_TURN = 256
 """So many are given something before everybody else has a turn: about half a millisecond."""
@@ -24,7 +24,7 @@ CLIENT_BYTES = 16 * 1024
 """Who is given more counts as several: a megabyte for each of them would take a quarter of a second."""
 
 MAX_ANSWERS = 1024
-MAX_BYTES = 4 * 1024**2
+MAX_BYTES = MAX_QUEUE_BYTES
 """So much of a session may be on its way. What is more is queued for everybody at once, and who has no room reads the
 log; before it comes to that, the more there is the more clients have a turn, up to `HURRY` times as many."""
 
@@ -119,14 +119,17 @@ class Delivery:
 
     def _forget(self, seq: int) -> None:
         """Everybody has got everything up to there."""
-        if self._answers[0][0] > seq:
-            return
-        done = [answer for answer in self._answers if answer[0] <= seq]
-        del self._answers[: len(done)]
-        self._size -= sum(len(frame.data) for _, frame, _ in done)
-        if self.is_done:  # the session remembers this delivery, which must not keep what it held
+        if seq == self._last:  # the session remembers this delivery, which must not keep what it held
+            done, self._answers = self._answers, []
+            self._size = 0
             self._groups.clear()
             self._batch = None
+        elif self._answers[0][0] <= seq:
+            done = [answer for answer in self._answers if answer[0] <= seq]
+            del self._answers[: len(done)]
+            self._size -= sum(len(frame.data) for _, frame, _ in done)
+        else:
+            return
         now = time.perf_counter()
         for _, _, came in done:
             self._observer.fanned_out(now - came)

@@ -41,17 +41,24 @@ class Frame:
 class Batch:
     """Answers that clients get together: those which come after the entry `after` of the log, oldest first."""
 
-    __slots__ = ("after", "answers", "frames", "last", "size", "wire")
+    __slots__ = ("_frames", "after", "answers", "last", "size", "wire")
 
     def __init__(self, after: int, answers: Sequence[tuple[int, Frame]]) -> None:
         self.after = after
         self.answers = answers
         """By seq."""
         self.last = answers[-1][0] if answers else after
-        self.frames = [frame for _, frame in answers]
-        self.size = sum(len(frame.data) for frame in self.frames)
+        self.size = sum([len(frame.data) for _, frame in answers])
+        self._frames: list[Frame] | None = None
         self.wire: bytes | None = None
         """All of it as it goes over the wire; whoever sends it first keeps it here for the others."""
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The answers alone, to be queued; the same list for all."""
+        if self._frames is None:
+            self._frames = [frame for _, frame in self.answers]
+        return self._frames
 
 
 class Subscriber:
