@@ -71,6 +71,12 @@ def test_the_queue_is_bounded_in_bytes_but_takes_one_frame_of_any_size() -> None
     assert subscriber.offer(a_batch((2, b"x")))
 
 
+def test_a_queue_over_its_bound_has_room_for_nothing() -> None:
+    subscriber = live()
+    assert subscriber.offer(a_batch((1, b"x" * (MAX_QUEUE_BYTES + 1))))
+    assert subscriber.offer(a_batch((1, b"x")))
+
+
 def test_a_ping_without_room_is_dropped() -> None:
     subscriber = live()
     subscriber.offer(a_batch((1, b"x" * MAX_QUEUE_BYTES)))

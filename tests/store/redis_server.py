@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import secrets
 import shutil
 import socket
 import subprocess
@@ -65,7 +66,11 @@ class RedisServer:
         command = [str(self.binary), *self._config()]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        wait_until(self.answers, f"{self.folder}/server.log tells why no server answers")
+        try:
+            wait_until(self.answers, f"{self.folder}/server.log tells why no server answers")
+        except AssertionError:
+            self.kill()
+            raise
 
     def ask(self, *command: Any) -> Any:
         """What the server says to a command."""
@@ -198,10 +203,20 @@ def wait_until(holds: Callable[[], object], otherwise: str, seconds: float = STA
 
 
 def free_port() -> int:
-    """One that nobody listens on, and low enough: servers of a cluster talk to each other 10000 above it."""
+    """One on which nobody listens, nor on the one 10,000 above it, where servers of a cluster talk to each other.
+
+    Both are below those that the system gives to whoever connects to something.
+    """
     while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        if port + 10_000 < 65_536:
+        port = 11_000 + secrets.randbelow(11_000)  # not from a seed, which another process may have too
+        if _is_free(port) and _is_free(port + 10_000):
             return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -12,16 +12,23 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from relay.core.observer import Observer
-from relay.core.subscriber import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, Batch, Frame, Subscriber
+from relay.core.subscriber import MAX_QUEUE_BYTES, Batch, Frame, Subscriber
 
 CLIENTS_PER_TURN = 256
 """So many are given something before everybody else has a turn: about half a millisecond."""
 
+CLIENT_BYTES = 16 * 1024
+"""Who is given more counts as several: a megabyte for each of them would take a quarter of a second."""
+
 MAX_ANSWERS = 1024
-"""While answers come faster than they can be given to all, a delivery does not end; after so many another begins."""
+MAX_BYTES = MAX_QUEUE_BYTES
+"""So much of a session may be on its way. What is more is queued for everybody at once, and who has no room reads the
+log; before it comes to that, the more there is the more clients have a turn, up to `HURRY` times as many."""
+
+HURRY = 16
 
 FEW = 16
 """A delivery to more clients than that lets everybody else have a turn first. So the answer to whoever posted it goes
@@ -31,92 +38,101 @@ out before it, and the next post may come while this one is sent to many."""
 class Delivery:
     """What one session's clients have not all got yet."""
 
-    def __init__(self, epoch: str, after: int, clients: Iterable[Subscriber]) -> None:
+    def __init__(self, epoch: str, after: int, clients: Iterable[Subscriber], observer: Observer) -> None:
         self._epoch = epoch
-        self._after = after
-        """The seq up to which all of them have everything."""
+        self._observer = observer
         self._answers: list[tuple[int, Frame, float]] = []
         """By seq, and when each came."""
+        self._last = after
+        """The seq of the last one."""
         self._size = 0
-        self._first = 0
-        """How many answers there were before these, which all have got."""
-        self._groups = deque([([client for client in clients if client.live], 0)])
-        """The clients by the number of answers that they have got; who has got least comes first."""
-        self._batch: tuple[int, int, Batch] | None = None
-
-    @property
-    def _count(self) -> int:
-        return self._first + len(self._answers)
+        self._groups = deque([([client for client in clients if client.live], after)])
+        """The clients by the seq up to which they have got everything; who has got least comes first."""
+        self._batch: Batch | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether everybody has got everything."""
         return not self._answers
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it has become too much, or has gone on for so long that many clients may have left."""
-        return len(self._answers) >= MAX_QUEUE_FRAMES or self._size >= MAX_QUEUE_BYTES or self._count >= MAX_ANSWERS
-
     def add(self, seq: int, frame: Frame) -> None:
         """One more answer for everybody."""
         self._answers.append((seq, frame, time.perf_counter()))
+        self._last = seq
         self._size += len(frame.data)
+        if len(self._answers) >= MAX_ANSWERS or self._size >= MAX_BYTES:
+            self.finish()
 
     def join(self, client: Subscriber) -> None:
         """One more client, who has everything up to now."""
         self._put_last([client])
 
-    def give(self, most: int, observer: Observer) -> int:
-        """Give the next clients what they have not got, at most so many. Returns how many there were."""
-        clients, got = self._groups[0]
-        batch = self._batch_after(got)
-        now, left = clients[:most], clients[most:]
-        self._groups[0] = (left, got)
+    def give(self, most: int) -> int:
+        """Give the next clients what they have not got; returns how much of `most` that took."""
+        return 0 if self.is_done else self._pass_on(Subscriber.offer, most)
+
+    def finish(self) -> None:
+        """Have everybody's part queued now: it has become too much, or something comes that must not overtake it.
+
+        Nothing is written: to do that for many clients takes far too long for one turn.
+        """
+        while not self.is_done:
+            self._pass_on(Subscriber.queue, sys.maxsize)
+
+    def _pass_on(self, take: Callable[[Subscriber, Batch], bool], most: int) -> int:
+        clients, after = self._groups.popleft()
+        batch = self._batch_after(after)
+        cost = 1 + batch.size // CLIENT_BYTES
+        hurry = 1 + max(HURRY * len(self._answers) // MAX_ANSWERS, HURRY * self._size // MAX_BYTES)
+        count = max(1, most * hurry // cost)
+        now, left = clients[:count], clients[count:]
+        if left:
+            self._groups.appendleft((left, after))
         for client in now:
-            if client.live and not _offer(client, batch):
-                observer.queue_overflowed(client.session_id)
-                client.fall_behind(self._epoch, batch.after)
-        if not left:
-            self._groups.popleft()
-        self._put_last(now)
-        self._forget(self._groups[0][1], observer)
-        return len(now)
+            if client.live and not self._takes(client, batch, take):
+                client.fall_behind(self._epoch, after)
+        # Whoever has gone, or reads the log, joins anew if it goes live again.
+        self._put_last([client for client in now if client.live])
+        self._forget(self._groups[0][1])
+        return max(1, len(now) * cost // hurry)
+
+    def _takes(self, client: Subscriber, batch: Batch, take: Callable[[Subscriber, Batch], bool]) -> bool:
+        try:
+            if take(client, batch):
+                return True
+            self._observer.queue_overflowed(client.session_id)
+        except Exception as error:  # what is wrong with one must not keep the others waiting
+            told = {"message": "an answer could not be delivered", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+        return False
 
     def _put_last(self, clients: list[Subscriber]) -> None:
-        if self._groups and self._groups[-1][1] == self._count:
+        if self._groups and self._groups[-1][1] == self._last:
             self._groups[-1][0].extend(clients)
         else:
-            self._groups.append((clients, self._count))
+            self._groups.append((clients, self._last))
 
-    def _batch_after(self, got: int) -> Batch:
-        """What comes after so many answers."""
-        if self._batch is None or self._batch[:2] != (got, self._count):
-            skipped = got - self._first
-            after = self._answers[skipped - 1][0] if skipped else self._after
-            batch = Batch(after, [(seq, frame) for seq, frame, _ in self._answers[skipped:]])
-            self._batch = (got, self._count, batch)
-        return self._batch[2]
+    def _batch_after(self, after: int) -> Batch:
+        if self._batch is None or (self._batch.after, self._batch.last) != (after, self._last):
+            self._batch = Batch(after, [(seq, frame) for seq, frame, _ in self._answers if seq > after])
+        return self._batch
 
-    def _forget(self, got: int, observer: Observer) -> None:
-        """Everybody has got so many."""
+    def _forget(self, seq: int) -> None:
+        """Everybody has got everything up to there."""
+        if seq == self._last:  # the session remembers this delivery, which must not keep what it held
+            done, self._answers = self._answers, []
+            self._size = 0
+            self._groups.clear()
+            self._batch = None
+        elif self._answers[0][0] <= seq:
+            done = [answer for answer in self._answers if answer[0] <= seq]
+            del self._answers[: len(done)]
+            self._size -= sum(len(frame.data) for _, frame, _ in done)
+        else:
+            return
         now = time.perf_counter()
-        done = self._answers[: got - self._first]
-        for seq, frame, came in done:
-            self._after = seq
-            self._size -= len(frame.data)
-            observer.fanned_out(now - came)
-        del self._answers[: len(done)]
-        self._first = got
-
-
-def _offer(client: Subscriber, batch: Batch) -> bool:
-    try:
-        return client.offer(batch)
-    except Exception as error:  # what is wrong with one must not keep the others waiting
-        told = {"message": "an answer could not be delivered", "exception": error}
-        asyncio.get_running_loop().call_exception_handler(told)
-        return True
+        for _, _, came in done:
+            self._observer.fanned_out(now - came)
 
 
 class Deliveries:
@@ -125,22 +141,19 @@ class Deliveries:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._under_way: deque[Delivery] = deque()
+        self._going = False
 
     def begin(self, epoch: str, after: int, clients: set[Subscriber]) -> Delivery:
         """Have answers, which are added later in this turn, given to those of the clients who are live.
 
         They have everything up to the entry `after` of the log's life `epoch`.
         """
-        delivery = Delivery(epoch, after, clients)
+        delivery = Delivery(epoch, after, clients, self._observer)
         self._under_way.append(delivery)
-        if len(self._under_way) == 1:
+        if not self._going:
+            self._going = True
             (self._soon if len(clients) <= FEW else self._later)()
         return delivery
-
-    def finish(self) -> None:
-        """Give everybody now what is on its way: something comes that must not overtake it."""
-        while self._under_way:
-            self._give(sys.maxsize)
 
     def _soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._go_on)
@@ -151,15 +164,19 @@ class Deliveries:
 
     def _go_on(self) -> None:
         left = CLIENTS_PER_TURN
-        while left > 0 and self._under_way:
-            left -= self._give(left)
-        if self._under_way:
-            self._later()
+        try:
+            while left > 0 and self._under_way:
+                left -= self._give(left)
+        finally:  # whatever has gone wrong with one, the others wait
+            self._going = bool(self._under_way)
+            if self._going:
+                self._later()
 
     def _give(self, most: int) -> int:
         """Go on with the next delivery, each in its turn."""
         delivery = self._under_way.popleft()
-        given = delivery.give(most, self._observer)
-        if not delivery.is_done:
-            self._under_way.append(delivery)
-        return given
+        try:
+            return delivery.give(most)
+        finally:
+            if not delivery.is_done:
+                self._under_way.append(delivery)

@@ -59,6 +59,11 @@ class _Channel:
         self.delivery: Delivery | None = None
         """The last one; what comes while it is under way goes with it."""
 
+    def finish_delivery(self) -> None:
+        """Something comes that must not overtake what is on its way."""
+        if self.delivery is not None:
+            self.delivery.finish()
+
 
 class Hub:
     """The listeners of every session in this process. Implements the store's `Listener`."""
@@ -108,7 +113,7 @@ class Hub:
         channel = self._channels.get(session_id)
         if channel is None:
             return
-        self._deliveries.finish()
+        channel.finish_delivery()
         for waiter in channel.waiters:
             waiter.wake(WakeCause.DELETED)
         # They stay until they have gone: a socket that does not take its close frame must still be found.
@@ -159,6 +164,7 @@ class Hub:
         channel = self._channels.get(subscriber.session_id)
         if channel is not None and subscriber in channel.subscribers:
             channel.subscribers.remove(subscriber)
+            subscriber.live = False
             self.subscribers -= 1
             self._drop_if_unused(subscriber.session_id, channel)
 
@@ -224,8 +230,8 @@ class Hub:
     def drain(self) -> None:
         """Send every listener away, for the server stops; from now on nobody waits."""
         self.draining = True
-        self._deliveries.finish()
         for channel in self._channels.values():
+            channel.finish_delivery()
             for waiter in channel.waiters:
                 waiter.wake(WakeCause.DRAIN)
             for subscriber in channel.subscribers:
@@ -245,15 +251,13 @@ class Hub:
         if delivery is None or delivery.is_done:
             delivery = channel.delivery = self._deliveries.begin(epoch, channel.seq, channel.subscribers)
         delivery.add(entry.seq, Frame(message_frame(entry.data)))
-        if delivery.is_full:
-            self._deliveries.finish()
 
     def _doubt(self, channel: _Channel) -> None:
         channel.doubtful = channel.epoch is not None
         self._send_back_to_log(channel)
 
     def _send_back_to_log(self, channel: _Channel) -> None:
-        self._deliveries.finish()
+        channel.finish_delivery()
         for subscriber in channel.subscribers:
             if subscriber.live:
                 subscriber.fall_behind(channel.epoch, channel.seq)

@@ -41,15 +41,24 @@ class Frame:
 class Batch:
     """Answers that clients get together: those which come after the entry `after` of the log, oldest first."""
 
-    __slots__ = ("after", "answers", "last", "wire")
+    __slots__ = ("_frames", "after", "answers", "last", "size", "wire")
 
     def __init__(self, after: int, answers: Sequence[tuple[int, Frame]]) -> None:
         self.after = after
         self.answers = answers
         """By seq."""
         self.last = answers[-1][0] if answers else after
+        self.size = sum([len(frame.data) for _, frame in answers])
+        self._frames: list[Frame] | None = None
         self.wire: bytes | None = None
         """All of it as it goes over the wire; whoever sends it first keeps it here for the others."""
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The answers alone, to be queued; the same list for all."""
+        if self._frames is None:
+            self._frames = [frame for _, frame in self.answers]
+        return self._frames
 
 
 class Subscriber:
@@ -98,15 +107,22 @@ class Subscriber:
         if not self._queue and self.position <= batch.after and self.writer is not None and self.writer(batch):
             self.position = batch.last
             return True
-        # Some of it may have been read from the log before it was announced.
-        if not self._add([frame for seq, frame in batch.answers if seq > self.position]):
-            return False
-        self.position = max(self.position, batch.last)
-        return True
+        return self.queue(batch)
+
+    def queue(self, batch: Batch) -> bool:
+        """Queue the batch. False if there is no room, as above."""
+        if self.position <= batch.after:
+            added = self._add(batch.frames, batch.size)
+        else:  # some of it was read from the log before it was announced
+            frames = [frame for seq, frame in batch.answers if seq > self.position]
+            added = self._add(frames, sum(len(frame.data) for frame in frames))
+        if added:
+            self.position = max(self.position, batch.last)
+        return added
 
     def notify(self, frame: Frame) -> None:
         """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""
-        self._add([frame])
+        self._add([frame], len(frame.data))
 
     def fall_behind(self, epoch: str | None, position: int) -> None:
         """Go on as lagging: everything up to `position` has been queued."""
@@ -144,16 +160,17 @@ class Subscriber:
             timer.cancel()
             self._wakeup = None
 
-    def _add(self, frames: Sequence[Frame]) -> bool:
+    def _add(self, frames: Sequence[Frame], size: int) -> bool:
         """Whether there was room for all of them. An empty queue takes any: a message may be larger than the bound."""
+        if not frames:
+            return True
         queue = self._queue
-        size = self._queued_bytes + sum(len(frame.data) for frame in frames)
+        size += self._queued_bytes
         if queue and (len(queue) + len(frames) > MAX_QUEUE_FRAMES or size > MAX_QUEUE_BYTES):
             return False
-        if frames:
-            queue += frames
-            self._queued_bytes = size
-            self._wake()
+        queue += frames
+        self._queued_bytes = size
+        self._wake()
         return True
 
     def _wake(self) -> None:

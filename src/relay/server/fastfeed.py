@@ -1,7 +1,7 @@
 """What one WebSocket client of `relay serve` is told, without a task for it; and how its connection ends.
 
-A socket that is live has no task: what the hub queues for it in one turn of the loop is written in one go. Only while
-it has to catch up from the log does one run. `feed.py` is the same for any other server.
+A socket that is live has no task: it is handed what its session gets in one turn of the loop, and writes it in one go.
+Only while it has to catch up from the log does one run. `feed.py` is the same for any other server.
 """
 
 from __future__ import annotations
