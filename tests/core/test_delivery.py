@@ -8,6 +8,9 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
+from relay.core import delivery
 from relay.core.delivery import CLIENT_BYTES, CLIENTS_PER_TURN, FEW, HURRY, MAX_ANSWERS, MAX_BYTES
 from relay.core.hub import Hub
 from relay.core.observer import Observer
@@ -55,6 +58,11 @@ class Client(Subscriber):
         return self.got + [frame.data for frame in self.take()] == framed(*seqs)
 
 
+@pytest.fixture(autouse=True)
+def _always_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "FEW", 0)
+
+
 def a_hub(observer: Observer | None = None) -> Hub:
     return Hub(some_settings(), observer or Observer())
 
@@ -68,7 +76,7 @@ def framed(*seqs: int) -> list[bytes]:
     return [b'{"type":"message","data":%d}' % seq for seq in seqs]
 
 
-async def turns(count: int = 1) -> None:
+async def turns(count: int = 2) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -117,17 +125,33 @@ async def test_large_answers_are_given_to_fewer_in_a_turn() -> None:
     assert all(client.batches for client in clients)
 
 
-async def test_few_clients_get_it_in_the_same_turn_and_many_after_all_else_that_is_due_in_it() -> None:
-    for count, order in ((FEW, ["given", "due"]), (FEW + 1, ["due", "given"])):
-        hub = a_hub()
-        clients = [Client(hub) for _ in range(count)]
-        seen: list[str] = []
-        clients[0].waker = partial(seen.append, "given")
-        clients[0].shut = True
-        say(hub, 1)
-        asyncio.get_running_loop().call_soon(seen.append, "due")
-        await turns(2)
-        assert seen == order
+@pytest.mark.parametrize(
+    ("count", "order"), [(FEW, ["given", "posted", "due"]), (FEW + 1, ["posted", "due", "given"])], ids=["few", "many"]
+)
+async def test_few_have_it_queued_at_once_and_many_after_all_else_that_is_due(
+    count: int, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "FEW", FEW)
+    hub = a_hub(observer := Watching())
+    clients = [Client(hub) for _ in range(count)]
+    seen: list[str] = []
+    clients[0].waker = partial(seen.append, "given")
+    clients[0].shut = True
+    say(hub, 1)
+    seen.append("posted")
+    asyncio.get_running_loop().call_soon(seen.append, "due")
+    await turns()
+    assert seen == order
+    assert observer.fan_outs == 1
+
+
+async def test_few_who_take_nothing_are_sent_to_the_log_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "FEW", FEW)
+    hub = a_hub(observer := Watching())
+    client = Client(hub)
+    say(hub, 1, 2, 3, size=MAX_QUEUE_BYTES // 2 - 100)
+    assert (client.live, client.position, observer.overflows) == (False, 2, 1)
+    assert len(client.take()) == 2
 
 
 async def test_others_have_a_turn_while_very_many_are_served_and_who_comes_later_gets_more_at_once() -> None:

@@ -31,8 +31,8 @@ log; before it comes to that, the more there is the more clients have a turn, up
 HURRY = 16
 
 FEW = 16
-"""A delivery to more clients than that lets everybody else have a turn first. So the answer to whoever posted it goes
-out before it, and the next post may come while this one is sent to many."""
+"""For so many clients an answer is simply queued. For more there is a delivery, which lets everybody else have a turn
+first: the answer to whoever posted goes out before it, and the next post may come while this one is sent to many."""
 
 
 class Delivery:
@@ -143,6 +143,18 @@ class Deliveries:
         self._under_way: deque[Delivery] = deque()
         self._going = False
 
+    def queue_for_few(self, epoch: str, after: int, clients: set[Subscriber], seq: int, frame: Frame) -> bool:
+        """Queue an answer at once, if there are only a few clients; whether there were."""
+        if len(clients) > FEW:
+            return False
+        began = time.perf_counter()
+        for client in clients:
+            if client.live and not client.queue_answer(seq, frame):
+                self._observer.queue_overflowed(client.session_id)
+                client.fall_behind(epoch, after)
+        self._observer.fanned_out(time.perf_counter() - began)
+        return True
+
     def begin(self, epoch: str, after: int, clients: set[Subscriber]) -> Delivery:
         """Have answers, which are added later in this turn, given to those of the clients who are live.
 
@@ -152,15 +164,13 @@ class Deliveries:
         self._under_way.append(delivery)
         if not self._going:
             self._going = True
-            (self._soon if len(clients) <= FEW else self._later)()
+            self._later()
         return delivery
-
-    def _soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self._go_on)
 
     def _later(self) -> None:
         """Go on when everybody else has had a turn."""
-        asyncio.get_running_loop().call_soon(self._soon)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._go_on)
 
     def _go_on(self) -> None:
         left = CLIENTS_PER_TURN

@@ -247,10 +247,13 @@ class Hub:
         return (0, 0) if channel is None else (len(channel.subscribers), len(channel.waiters))
 
     def _fan_out(self, channel: _Channel, epoch: str, entry: Entry) -> None:
-        delivery = channel.delivery
+        frame = Frame(message_frame(entry.data))
+        delivery, clients = channel.delivery, channel.subscribers
         if delivery is None or delivery.is_done:
-            delivery = channel.delivery = self._deliveries.begin(epoch, channel.seq, channel.subscribers)
-        delivery.add(entry.seq, Frame(message_frame(entry.data)))
+            if self._deliveries.queue_for_few(epoch, channel.seq, clients, entry.seq, frame):
+                return
+            delivery = channel.delivery = self._deliveries.begin(epoch, channel.seq, clients)
+        delivery.add(entry.seq, frame)
 
     def _doubt(self, channel: _Channel) -> None:
         channel.doubtful = channel.epoch is not None

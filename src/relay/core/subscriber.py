@@ -120,6 +120,15 @@ class Subscriber:
             self.position = max(self.position, batch.last)
         return added
 
+    def queue_answer(self, seq: int, frame: Frame) -> bool:
+        """Queue the answer with this seq; False as above."""
+        if seq <= self.position:
+            return True  # read from the log before it was announced
+        if not self._add([frame], len(frame.data)):
+            return False
+        self.position = seq
+        return True
+
     def notify(self, frame: Frame) -> None:
         """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""
         self._add([frame], len(frame.data))
