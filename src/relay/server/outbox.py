@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from relay.server.lookout import Lookout
+
 
 class Sender(Protocol):
     """A connection that has something to write."""
@@ -27,6 +29,7 @@ class Outbox:
     def __init__(self) -> None:
         self._senders: list[Sender] = []
         self._late: list[Sender] = []
+        self._lookout = Lookout()
 
     def add(self, sender: Sender) -> None:
         """Have it write at the end of this turn."""
@@ -42,6 +45,8 @@ class Outbox:
 
     def write_all(self) -> None:
         """Write now whatever is due in this turn."""
+        if self._senders:  # not after late ones alone: what they waited for may want the processor
+            self._lookout.answered(self._senders[0].loop.call_soon)
         senders, self._senders, self._late = self._late + self._senders, [], []
         for sender in senders:
             try:
