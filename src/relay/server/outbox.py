@@ -45,7 +45,8 @@ class Outbox:
 
     def write_all(self) -> None:
         """Write now whatever is due in this turn."""
-        if self._senders:  # not after late ones alone: what they waited for may want the processor
+        # With many there is always somebody; and what late ones have waited for may want the processor itself.
+        if len(self._senders) == 1:
             self._lookout.answered(self._senders[0].loop.call_soon)
         senders, self._senders, self._late = self._late + self._senders, [], []
         for sender in senders:
