@@ -11,6 +11,7 @@ import pytest
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
 from relay.server.asgi import PIECE_BYTES
+from relay.server.lookout import Lookout
 from tests.server.doors import doors
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -43,6 +44,17 @@ async def test_a_poll_gets_its_answer_before_the_prompt_that_has_woken_it() -> N
         client.data_received(post("/prompt", session_id="s1", prompt="y"))
         await asyncio.sleep(0)
     assert order == ["poll", "prompt"]
+
+
+async def test_only_a_single_answer_at_once_keeps_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(Lookout, "answered", lambda *_: looks.append(None))
+    async with doors(2) as pairs:
+        for asking, looked in ((pairs[:1], 1), (pairs, 1), (pairs[1:], 2)):
+            for door, _ in asking:
+                door.data_received(ASK)
+            await asyncio.sleep(0)
+            assert len(looks) == looked
 
 
 async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_stop() -> None:

@@ -1,4 +1,4 @@
-"""Keeps the process awake for a moment while a conversation goes on.
+"""Keeps the process awake for a moment while one conversation goes on.
 
 To fall asleep and be woken again costs more than to serve a request: the kernel takes some 20 µs, and our code then
 runs at half its speed, until the processor knows it again. So after answers that follow closely upon others the event

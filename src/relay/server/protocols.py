@@ -97,7 +97,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         # uvicorn's own would start a timer for each answer, and lose it to any byte that follows.
-        self.server_state.total_requests += 1
         self._step += 1
         if self.transport.is_closing():
             return
