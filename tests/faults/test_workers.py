@@ -69,9 +69,11 @@ def test_a_worker_that_dies_is_replaced(workers: Server) -> None:
 
 
 def _spawned(server: Server) -> set[int]:
-    children = psutil.Process(server.process.pid).children()
-    return {
-        child.pid
-        for child in children
-        if child.status() != psutil.STATUS_ZOMBIE and "spawn" in " ".join(child.cmdline())
-    }
+    return {child.pid for child in psutil.Process(server.process.pid).children() if _is_worker(child)}
+
+
+def _is_worker(child: psutil.Process) -> bool:
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE and "spawn" in " ".join(child.cmdline())
+    except psutil.NoSuchProcess:  # it has gone since it was listed
+        return False
