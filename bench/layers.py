@@ -21,9 +21,8 @@ from relay.core.relay import Relay
 from relay.models import PROMPT
 from relay.server.app import create_app
 from relay.server.fastdoor import FastDoor
-from relay.server.http import Answer
 from relay.server.run import _uvicorn_config
-from relay.store.base import NewEntry
+from relay.store.base import KEPT, NewEntry
 from relay.wire import NewPrompt, decode_prompt, encode_message
 
 REQUESTS = 20_000
@@ -74,7 +73,7 @@ def serve(door: FastDoor, request: bytes) -> None:
     door.write_now()
 
 
-def reply(door: FastDoor, answer: Answer) -> None:
+def reply(door: FastDoor, answer: bytes) -> None:
     """The last part of it."""
     door._answer(answer)
     door.write_now()
@@ -90,7 +89,7 @@ class Layers:
         endpoint: Any = door._door._exact["POST", "/prompt"].endpoint
         relay: Relay = endpoint.__self__._relay
         entries = [entry_of(prompt) for prompt in again]
-        answer = Answer(200, b'{"stored":true,"client_msg_id":"1234567890-12345-00000000"}')
+        answer = b'{"stored":true,"client_msg_id":"1234567890-12345-00000000"}'
         requests = [a_request(body) for body in bodies]
         self.acts: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {
             "all": (lambda request: serve(door, request), requests),
@@ -99,7 +98,7 @@ class Layers:
             "encode": (encode_message, again),
             "keep": (lambda entry: done(relay._store.add_prompt(entry)), entries),
             "log and count": (
-                lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, duplicate=False),
+                lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, KEPT),
                 entries,
             ),
             "answer": (lambda _: reply(door, answer), bodies),

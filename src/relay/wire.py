@@ -75,7 +75,9 @@ def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPr
     prompt = _decode(_prompt_decoder, body)
     if len(body) > MAX_TEXT_BYTES:  # no text is longer than the body around it
         check_text(prompt.prompt, "prompt")
-    _check(prompt, bounds)
+    _check(prompt.session_id, prompt.client_msg_id, prompt.ts)
+    if prompt.metadata is not UNSET:
+        prompt.metadata = _check_metadata(bytes(prompt.metadata), bounds)
     return prompt
 
 
@@ -86,7 +88,9 @@ def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> New
         check_text(response.text, "text")
     if response.assistant_msg_id is not None:
         check_id(response.assistant_msg_id, "assistant_msg_id")
-    _check(response, bounds)
+    _check(response.session_id, response.client_msg_id, response.ts)
+    if response.metadata is not UNSET:
+        response.metadata = _check_metadata(bytes(response.metadata), bounds)
     return response
 
 
@@ -158,15 +162,13 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
 
 
-def _check(message: NewPrompt | NewResponse, bounds: MetadataBounds) -> None:
-    if not is_plain_id(message.session_id):
-        check_id(message.session_id, "session_id")
-    if message.client_msg_id is not None and not is_plain_id(message.client_msg_id):
-        check_id(message.client_msg_id, "client_msg_id")
-    if message.ts is not None:
-        check_ts(message.ts, "ts")
-    if message.metadata is not UNSET:
-        message.metadata = _check_metadata(bytes(message.metadata), bounds)
+def _check(session_id: str, client_msg_id: str | None, ts: Number | None) -> None:
+    if not is_plain_id(session_id):
+        check_id(session_id, "session_id")
+    if client_msg_id is not None and not is_plain_id(client_msg_id):
+        check_id(client_msg_id, "client_msg_id")
+    if ts is not None:
+        check_ts(ts, "ts")
 
 
 def _check_metadata(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -12,6 +12,7 @@ from relay.core.hub import Hub
 from relay.core.observer import WakeCause
 from relay.core.relay import ClientGone
 from relay.errors import ResponseConflict, SessionNotFound, TooManyPolls
+from relay.store.base import Place, Seat
 from relay.store.memory import MemoryStore
 from tests.core.world import make_world, new_response, settle
 
@@ -191,3 +192,26 @@ async def test_with_a_ttl_of_zero_nothing_is_collected() -> None:
     world.now_ms += 10**12
     await world.relay.sweep_idle()
     assert (await world.relay.sessions(limit=9, offset=0))[0] == 1
+
+
+async def test_the_store_is_told_the_places_of_those_who_listen_and_of_nobody_else() -> None:
+    world = await make_world()
+    await world.answer(await world.ask(), "x")
+    told: list[dict[Place, int]] = []
+
+    async def hold_seats(held: Mapping[Place, int]) -> None:
+        told.append(dict(held))
+
+    world.store.hold_seats = hold_seats  # type: ignore[method-assign]
+    await world.relay.sweep_idle()
+    clients = [await world.relay.subscribe("s1"), await world.relay.subscribe("s1")]
+    polls = [asyncio.create_task(world.poll()) for _ in range(3)]
+    await settle()
+    waiter = world.hub.add_waiter("s2")  # has not come to wait yet: it may not have to
+    await world.relay.sweep_idle()
+    world.hub.remove_waiter("s2", waiter)
+    await world.ask()
+    await asyncio.gather(*polls)
+    await world.relay.unsubscribe(clients[0])
+    await world.relay.sweep_idle()
+    assert told == [{}, {("s1", Seat.CLIENT): 2, ("s1", Seat.POLL): 3}, {("s1", Seat.CLIENT): 1}]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from relay.server.asgi import PIECE_BYTES, messages
-from relay.server.http import Answer
+from relay.server.asgi import messages
+from relay.server.http import PIECE_BYTES, Answer, Reply, in_parts
 
 HALF = b"x" * (PIECE_BYTES // 2)
 
 
 @pytest.mark.parametrize(
-    ("body", "sent"),
+    ("reply", "sent"),
     [
         (b"{}", [b"{}"]),
         (HALF * 5, [HALF * 5]),
-        ([b"[", b"1", b"]"], [b"[1]"]),
-        ([HALF, HALF], [HALF * 2]),
-        ([HALF] * 5, [HALF * 2, HALF * 2, HALF, b""]),
+        (in_parts([b"[", b"1", b"]"]), [b"[1]"]),
+        (in_parts([HALF, HALF]), [HALF * 2]),
+        (in_parts([HALF] * 5), [HALF * 2, HALF * 2, HALF, b""]),
     ],
 )
-def test_a_body_in_parts_is_sent_in_pieces_if_it_is_large(body: bytes | Sequence[bytes], sent: list[bytes]) -> None:
-    start, *rest = messages(Answer(200, body), ())
+def test_a_body_in_parts_is_sent_in_pieces_if_it_is_large(reply: Reply, sent: list[bytes]) -> None:
+    start, *rest = messages(reply, ())
     assert dict(start["headers"])[b"content-length"] == b"%d" % sum(map(len, sent))
     assert [message["body"] for message in rest] == sent
     assert [message.get("more_body", False) for message in rest] == [True] * (len(rest) - 1) + [False]

@@ -18,7 +18,7 @@ def test_a_name_that_is_not_utf_8_is_logged_with_escapes(
     format_: LogFormat, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     log = Log(some_settings(log_format=format_))
-    log.prompt_stored("s1", "c1", 1, duplicate=False)
+    log.prompt_stored("s1", "c1", 1, False)
     log.write("unknown_setting", name="RELAY_\udcff")  # as os.environ has it
     log.prompt_fetched("s1", 1)
     log.flush()

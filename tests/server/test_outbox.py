@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
-from relay.server.asgi import PIECE_BYTES
+from relay.server.http import PIECE_BYTES
 from relay.server.lookout import Lookout
 from tests.server.doors import doors
 

@@ -23,7 +23,7 @@ from relay.core.subscriber import (
 from relay.core.waiter import Waiter, Waits
 from relay.errors import Draining, TooManyPolls, TooManySubscribers
 from relay.models import ASSISTANT, PROMPT
-from relay.store.base import Entry
+from relay.store.base import Entry, Place, Seat
 from relay.wire import message_frame
 
 _PROMPT = WakeCause.PROMPT
@@ -72,6 +72,7 @@ class Hub:
         self._settings = settings
         self._observer = observer
         self._channels: dict[str, _Channel] = {}
+        self._max_waiting_polls = settings.max_waiting_polls
         self._waits = Waits()
         self._deliveries = Deliveries(observer)
         self.draining = False
@@ -145,8 +146,8 @@ class Hub:
 
     def admit_wait(self) -> None:
         """Raise TooManyPolls unless one of the registered polls may begin to wait."""
-        if self.waiters > self._settings.max_waiting_polls:
-            raise TooManyPolls(f"this server lets at most {self._settings.max_waiting_polls} polls wait")
+        if self.waiters > self._max_waiting_polls:
+            raise TooManyPolls(f"this server lets at most {self._max_waiting_polls} polls wait")
 
     # Clients
 
@@ -245,6 +246,15 @@ class Hub:
         """How many clients are connected and how many polls wait."""
         channel = self._channels.get(session_id)
         return (0, 0) if channel is None else (len(channel.subscribers), len(channel.waiters))
+
+    def places(self) -> dict[Place, int]:
+        """The places of their sessions that the listeners of this process have taken."""
+        clients = {(name, Seat.CLIENT): len(channel.subscribers) for name, channel in self._channels.items()}
+        polls = {
+            (name, Seat.POLL): sum(waiter.seated for waiter in channel.waiters)
+            for name, channel in self._channels.items()
+        }
+        return {place: count for place, count in (clients | polls).items() if count}
 
     def _fan_out(self, channel: _Channel, epoch: str, entry: Entry) -> None:
         frame = Frame(message_frame(entry.data))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from relay.errors import StoreUnavailable
+from relay.store.base import Outcome
 
 
 class WakeCause(str, Enum):
@@ -29,14 +30,14 @@ class WakeCause(str, Enum):
 class Observer:
     """Sees everything, does nothing."""
 
-    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
+    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, outcome: Outcome) -> None:
         """A prompt was kept, or was there already."""
 
     def prompts_fetched(self, session_id: str, count: int) -> None:
         """An agent was handed pending prompts."""
 
     def response_posted(
-        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
+        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, outcome: Outcome
     ) -> None:
         """A response was kept, or was there already."""
 

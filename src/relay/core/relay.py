@@ -27,12 +27,10 @@ from relay.errors import (
 from relay.models import ASSISTANT, PROMPT, Number, Session
 from relay.store.base import (
     CONFLICT,
-    DUPLICATE,
     Entry,
     HistoryPage,
     LogPage,
     NewEntry,
-    Place,
     Seat,
     SessionRecord,
     Store,
@@ -95,7 +93,8 @@ class Relay:
         self._now_ms = now_ms
         self._new_id = new_id
         self._clock = clock
-        self._held: dict[Place, int] = {}  # the seats that listeners of this process have taken
+        self._max_clients = settings.max_subscribers_per_session
+        self._max_polls = settings.max_waiting_polls_per_session
         self._used: dict[str, int] = {}  # session → when it was last read; told to the store by sweep_idle
 
     async def submit_prompt(self, prompt: NewPrompt) -> str:
@@ -110,7 +109,7 @@ class Relay:
         outcome = await self._store.add_prompt(
             NewEntry(prompt.session_id, PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
         )
-        self._observer.prompt_stored(prompt.session_id, client_msg_id, len(data), duplicate=outcome is DUPLICATE)
+        self._observer.prompt_stored(prompt.session_id, client_msg_id, len(data), outcome)
         return client_msg_id
 
     async def post_response(self, response: NewResponse) -> Posted:
@@ -140,9 +139,8 @@ class Relay:
         )
         if outcome is CONFLICT:
             raise ResponseConflict("client_msg_id, text or metadata differ from the first response with this id")
-        duplicate = outcome is DUPLICATE
         self._observer.response_posted(
-            response.session_id, assistant_msg_id, response.client_msg_id, len(data), duplicate=duplicate
+            response.session_id, assistant_msg_id, response.client_msg_id, len(data), outcome
         )
         clients, _ = self._hub.listeners(response.session_id)
         return Posted(assistant_msg_id, clients)
@@ -182,19 +180,23 @@ class Relay:
     ) -> Sequence[Entry]:
         deadline = self._clock() + timeout_seconds
         self._hub.admit_wait()
-        await self._take_seat(session_id, _POLL)
+        if not await self._store.take_seat(session_id, _POLL, self._max_polls):
+            raise TooManyPolls(f"a session has at most {self._max_polls} waiting polls")
+        waiter.seated = True
         forget = when_gone(waiter.hang_up)
         try:
             while True:
-                cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS)
+                cause = await waiter.wait(timeout_seconds, SAFETY_SECONDS)
                 self._observer.poll_woken(cause)
                 if cause in _REFUSALS:
                     raise _REFUSALS[cause]
                 prompts = await self._store.pending(session_id)
                 if prompts or cause in _LAST_LOOKS:
                     return prompts
+                timeout_seconds = deadline - self._clock()
         finally:
             forget()
+            waiter.seated = False
             await self._leave_seat(session_id, _POLL)
 
     async def history(self, session_id: str, *, limit: int, offset: int, since: Number | None) -> HistoryPage:
@@ -227,7 +229,8 @@ class Relay:
         if head is None and self._settings.ws_unknown_session is UnknownSession.REJECT:
             raise SessionNotFound
         subscriber = Subscriber(session_id, head.epoch if head else None, head.seq if head else 0)
-        await self._take_seat(session_id, _CLIENT)
+        if not await self._store.take_seat(session_id, _CLIENT, self._max_clients):
+            raise TooManySubscribers(f"a session has at most {self._max_clients} connected clients")
         try:
             self._hub.subscribe(subscriber)
         except RelayError:
@@ -300,7 +303,7 @@ class Relay:
         used, self._used = self._used, {}
         keep = set(self._hub.listened())
         await self._store.touch(used | dict.fromkeys(keep, now_ms))
-        await self._store.hold_seats(self._held)
+        await self._store.hold_seats(self._hub.places())
         ttl_ms = int(self._settings.session_ttl_seconds * 1000)
         if ttl_ms and (collected := await self._store.collect_idle(now_ms - ttl_ms, keep=keep)):
             self._observer.sessions_collected(len(collected))
@@ -309,23 +312,7 @@ class Relay:
         """Return if the server can do its job, else raise StoreUnavailable."""
         await self._store.check()
 
-    async def _take_seat(self, session_id: str, seat: Seat) -> None:
-        """Raises TooManySubscribers or TooManyPolls if the session has no place left, in any instance."""
-        settings = self._settings
-        client = seat is _CLIENT
-        most = settings.max_subscribers_per_session if client else settings.max_waiting_polls_per_session
-        if not await self._store.take_seat(session_id, seat, most):
-            if client:
-                raise TooManySubscribers(f"a session has at most {most} connected clients")
-            raise TooManyPolls(f"a session has at most {most} waiting polls")
-        place = (session_id, seat)
-        self._held[place] = self._held.get(place, 0) + 1
-
     async def _leave_seat(self, session_id: str, seat: Seat) -> None:
-        place = (session_id, seat)
-        held = self._held.pop(place)
-        if held > 1:
-            self._held[place] = held - 1
         try:
             await self._store.leave_seat(session_id, seat)
         except StoreUnavailable:

@@ -7,8 +7,8 @@ that are woken in the same turn of the loop are resumed in one go.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
+import types
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -32,7 +32,7 @@ class Waits:
 
     def end_in(self, seconds: float, waiter: Waiter, cause: WakeCause) -> dict[Waiter, WakeCause]:
         """Have the waiter woken after so long; it takes itself out of what is returned if it is woken before."""
-        number = math.ceil((self.clock() + seconds) / SLOT_SECONDS)
+        number = int((self.clock() + seconds) / SLOT_SECONDS) + 1
         slot = self._slots.get(number)
         if slot is None:
             slot = self._slots[number] = {}
@@ -64,9 +64,11 @@ class Waits:
 class Waiter:
     """A poll that waits. A wake-up carries no data: whoever is woken reads the store again."""
 
-    __slots__ = ("_cause", "_future", "_go_on", "_waits")
+    __slots__ = ("_cause", "_future", "_go_on", "_waits", "seated")
 
     def __init__(self, waits: Waits) -> None:
+        self.seated = False
+        """Whether it has taken one of its session's places."""
         self._waits = waits
         self._cause: WakeCause | None = None
         self._future: asyncio.Future[None] | None = None
@@ -91,7 +93,8 @@ class Waiter:
         """For whoever drives a coroutine by hand and was given this waiter: call `go_on` when it is woken."""
         self._go_on = go_on
 
-    async def wait(self, seconds: float, safety_seconds: float) -> WakeCause:
+    @types.coroutine
+    def wait(self, seconds: float, safety_seconds: float) -> Generator[Any, None, WakeCause]:
         """Wait until woken and say why: TIMEOUT after `seconds`, or SAFETY after `safety_seconds` if that is sooner."""
         if self._cause is None:
             if seconds <= safety_seconds:
@@ -99,19 +102,14 @@ class Waiter:
             else:
                 slot = self._waits.end_in(safety_seconds, self, _SAFETY)
             try:
-                await self
+                if asyncio.current_task() is None:
+                    yield self  # driven by hand: see `then`
+                else:
+                    self._future = asyncio.get_running_loop().create_future()
+                    yield from self._future
             finally:
+                self._future = None
                 slot.pop(self, None)
         woken, self._cause = self._cause, None
         assert woken is not None
         return woken
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if asyncio.current_task() is None:
-            yield self  # driven by hand: see `then`
-            return
-        self._future = asyncio.get_running_loop().create_future()
-        try:
-            yield from self._future
-        finally:
-            self._future = None

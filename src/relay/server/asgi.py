@@ -26,13 +26,10 @@ from relay.server.asgirequest import AsgiHead, AsgiRequest, head_of, is_utf8_pat
 from relay.server.auth import ANY_ROLE, Caller
 from relay.server.guard import Guard
 from relay.server.hangups import HangUps
-from relay.server.http import INTERNAL_ERROR, Answer, Headers, Route, error_answer
+from relay.server.http import INTERNAL_ERROR, PIECE_BYTES, Answer, Headers, Reply, Route, as_answer, error_answer
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
-
-PIECE_BYTES = 65_536
-"""How much of a large answer is handed to the server at a time."""
 
 PREFLIGHT: Headers = (
     (b"access-control-allow-headers", b"authorization, content-type"),
@@ -96,7 +93,7 @@ class AsgiDoor:
             if route.max_body_bytes:
                 body = request.body(route.max_body_bytes)
                 request.content = body if isinstance(body, bytes) else await body
-            answer = await route.endpoint(request)
+            answer: Reply = await route.endpoint(request)
         except (BodyTooLarge, Unauthorized) as error:
             self.telemetry.request_refused(error)
             await _refuse_unread(error_answer(error), receive, send, self.guard.cors(headers))
@@ -168,21 +165,19 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-async def send_answer(answer: Answer, send: Send, more_headers: Headers = ()) -> None:
+async def send_answer(answer: Reply, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
     for message in messages(answer, more_headers):
         await send(message)
 
 
-def messages(answer: Answer, more_headers: Headers) -> Iterable[Message]:
+def messages(reply: Reply, more_headers: Headers) -> Iterable[Message]:
     """An answer in ASGI's words. The pieces of a large body are put together as they are asked for."""
+    answer = as_answer(reply)
     body = answer.body
     if isinstance(body, bytes):
         return _start(answer, len(body), more_headers), {"type": "http.response.body", "body": body}
-    length = sum(map(len, body))
-    start = _start(answer, length, more_headers)
-    if length <= PIECE_BYTES:
-        return start, {"type": "http.response.body", "body": b"".join(body)}
+    start = _start(answer, sum(map(len, body)), more_headers)
     return chain([start], map(_piece, pieces(body)), [{"type": "http.response.body", "body": b""}])
 
 

@@ -45,17 +45,18 @@ UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 class FastDoor(Serving):
     """Serves what is usual by itself, and leaves the rest to the class below."""
 
-    _request: FastRequest | None = None
-    """The request whose body is arriving, if it is for this door."""
-    _served: FastRequest | None = None
-    """The last request that came through the parser and was served here."""
-    _read_bytes = 0
-    """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
+    __slots__ = ("_known", "_read_bytes", "_request", "_served", "_spend")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = KnownHeads()
         self._spend = self._door.guard.spend
+        self._request: FastRequest | None = None
+        """The request whose body is arriving, if it is for this door."""
+        self._served: FastRequest | None = None
+        """The last request that came through the parser and was served here."""
+        self._read_bytes = 0
+        """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
 
     def data_received(self, data: bytes) -> None:
         if self._part is not ALL or self._quiet_bytes:

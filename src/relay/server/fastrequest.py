@@ -45,7 +45,10 @@ class FastRequest(FastHead):
         """What stands for it while its answer is not there yet."""
 
     def when_gone(self, tell: Callable[[], None]) -> Callable[[], object]:
-        return self.waiting().when_gone(tell)
+        cycle = self.waiting()
+        cycle.tell = tell
+        cycle.set()  # the peer may have gone already, while the endpoint waited for something else
+        return cycle.forget
 
     def waiting(self) -> FastCycle:
         """Its cycle, from now on if it has none."""
@@ -57,10 +60,11 @@ class FastRequest(FastHead):
 class FastCycle:
     """What uvicorn's protocol class sees of a request that waits for its answer: enough to queue others behind it."""
 
-    __slots__ = ("_tell", "disconnected", "keep_alive", "response_complete", "response_started")
+    __slots__ = ("disconnected", "keep_alive", "response_complete", "response_started", "tell")
 
     def __init__(self) -> None:
-        self._tell: Callable[[], None] | None = None
+        self.tell: Callable[[], None] | None = None
+        """What to call when the peer has gone."""
         self.disconnected = False
         self.keep_alive = True
         self.response_complete = False
@@ -72,17 +76,12 @@ class FastCycle:
         return self
 
     def set(self) -> None:
-        if self.disconnected and self._tell is not None:
-            self._tell()
+        if self.disconnected and self.tell is not None:
+            self.tell()
 
-    def when_gone(self, tell: Callable[[], None]) -> Callable[[], None]:
-        """See `Request`. The peer may have gone already, while the endpoint waited for something else."""
-        self._tell = tell
-        self.set()
-        return self._forget
-
-    def _forget(self) -> None:
-        self._tell = None
+    def forget(self) -> None:
+        """Whoever is to be told no longer cares."""
+        self.tell = None
 
 
 class Heads:

@@ -18,6 +18,9 @@ from relay.wire import encode
 JSON = b"application/json"
 Headers = tuple[tuple[bytes, bytes], ...]
 
+PIECE_BYTES = 65_536
+"""How much of a large answer is handed to the server at a time."""
+
 
 class Request(Protocol):
     """What an endpoint may ask of the request it serves."""
@@ -43,8 +46,8 @@ class Request(Protocol):
 class Answer(msgspec.Struct, frozen=True):
     """Status and body, and what is special in the headers; length and no-store are added by the door.
 
-    A body that may be large comes in parts, which are the stored messages themselves: a door sends them one after the
-    other as the caller reads, and a caller who does not read holds no copy of them.
+    A body that is long comes in parts, which are the stored messages themselves: a door sends them one after the other
+    as the caller reads, and a caller who does not read holds no copy of them.
     """
 
     status: int
@@ -52,8 +55,26 @@ class Answer(msgspec.Struct, frozen=True):
     content_type: bytes = JSON
     headers: Headers = ()
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it is to be sent as the caller reads."""
+        return not isinstance(self.body, bytes)
 
-Endpoint = Callable[[Request], Coroutine[Any, Any, Answer]]
+
+Reply = Answer | bytes
+"""What an endpoint gives back. Mere bytes are the usual answer: a JSON document, status 200, no further headers."""
+
+Endpoint = Callable[[Request], Coroutine[Any, Any, Reply]]
+
+
+def as_answer(reply: Reply) -> Answer:
+    """The same, with everything said."""
+    return Answer(200, reply) if isinstance(reply, bytes) else reply
+
+
+def in_parts(parts: Sequence[bytes]) -> Reply:
+    """A JSON document that is given in parts; nothing is copied unless it is short."""
+    return Answer(200, parts) if sum(map(len, parts)) > PIECE_BYTES else b"".join(parts)
 
 
 class Route(msgspec.Struct, frozen=True):

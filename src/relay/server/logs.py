@@ -101,6 +101,9 @@ class Log:
         self._clock = Clock()
         least = LEVELS.index(settings.log_level.value)
         self._levels = {name: level for name, (level, _) in EVENTS.items() if LEVELS.index(level) >= least}
+        self._prompt_stored = self._levels.get("prompt_stored")
+        self._prompt_fetched = self._levels.get("prompt_fetched")
+        self._response_posted = self._levels.get("response_posted")
 
     @property
     def dropped(self) -> int:
@@ -116,22 +119,22 @@ class Log:
             fields["exception"] = "".join(traceback.format_exception(error)).rstrip()
         self._writer.put({"time": self._clock.text(), "level": level, "event": event, **fields})
 
-    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
+    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, duplicate: bool) -> None:
         """Log that event."""
-        if level := self._levels.get("prompt_stored"):
+        if level := self._prompt_stored:
             time = self._clock.text()
             self._writer.put(PromptStored(time, level, "prompt_stored", session_id, client_msg_id, size, duplicate))
 
     def prompt_fetched(self, session_id: str, count: int) -> None:
         """Log that event."""
-        if level := self._levels.get("prompt_fetched"):
+        if level := self._prompt_fetched:
             self._writer.put(PromptFetched(self._clock.text(), level, "prompt_fetched", session_id, count))
 
     def response_posted(
-        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
+        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, duplicate: bool
     ) -> None:
         """Log that event."""
-        if level := self._levels.get("response_posted"):
+        if level := self._response_posted:
             time = self._clock.text()
             self._writer.put(
                 ResponsePosted(
@@ -148,16 +151,15 @@ class Clock:
     """The time as log lines have it; the text is made once for each millisecond."""
 
     def __init__(self) -> None:
-        self._from_ns = self._until_ns = 0
+        self._from = self._until = 0.0
         self._text = ""
 
     def text(self) -> str:
-        now_ns = time.time_ns()
-        if not self._from_ns <= now_ns < self._until_ns:
-            now_ms = now_ns // 1_000_000
-            self._from_ns, self._until_ns = now_ms * 1_000_000, (now_ms + 1) * 1_000_000
-            now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
-            self._text = now.isoformat(timespec="milliseconds")
+        now = time.time()
+        if now < self._from or now >= self._until:
+            now_ms = int(now * 1000)
+            self._from, self._until = now_ms / 1000, (now_ms + 1) / 1000
+            self._text = datetime.fromtimestamp(now_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
         return self._text
 
 

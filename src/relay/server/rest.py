@@ -12,7 +12,7 @@ from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
 from relay.models import MetadataBounds, Session
 from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE
 from relay.server.guard import TICKET_SECONDS, Guard
-from relay.server.http import Answer, Request, Route
+from relay.server.http import Answer, Reply, Request, Route, in_parts
 from relay.server.query import Query
 from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from relay.wire import decode_prompt, decode_response, decode_ticket, encode, history_item
@@ -24,8 +24,6 @@ MAX_LIMIT = 1000
 
 MAX_REMEMBERED_BYTES = 100
 """Longer queries are read each time: what strangers send must not fill the memory."""
-
-_DELETED = Answer(200, b'{"deleted":true}')
 
 
 class Rest:
@@ -69,14 +67,14 @@ class Rest:
             Route("GET", "/ws/{session_id}", self.plain_websocket, CLIENTS),
         ]
 
-    async def post_prompt(self, request: Request) -> Answer:
+    async def post_prompt(self, request: Request) -> Reply:
         """A client submits a prompt."""
         prompt = decode_prompt(_json_body(request), self._bounds)
         request.caller.require_session(prompt.session_id)
         client_msg_id = await self._relay.submit_prompt(prompt)
-        return Answer(200, b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}")
+        return b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}"
 
-    async def get_prompts(self, request: Request) -> Answer:
+    async def get_prompts(self, request: Request) -> Reply:
         """An agent fetches the prompts that have no response yet, and waits for one if asked to."""
         query = request.query
         wait, timeout_seconds = _poll(query) if len(query) <= MAX_REMEMBERED_BYTES else _poll.__wrapped__(query)
@@ -86,84 +84,79 @@ class Rest:
             prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.when_gone)
         else:
             prompts = await self._relay.pending(request.session_id)
-        return Answer(200, _array([(prompt.data,) for prompt in prompts]))
+        return in_parts(_array([(prompt.data,) for prompt in prompts]))
 
-    async def post_response(self, request: Request) -> Answer:
+    async def post_response(self, request: Request) -> Reply:
         """An agent answers a prompt."""
         response = decode_response(_json_body(request), self._bounds)
         request.caller.require_session(response.session_id)
         posted = await self._relay.post_response(response)
-        return Answer(
-            200,
-            b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}'
-            % (encode(posted.assistant_msg_id), posted.recipients),
+        return b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}' % (
+            encode(posted.assistant_msg_id),
+            posted.recipients,
         )
 
-    async def get_messages(self, request: Request) -> Answer:
+    async def get_messages(self, request: Request) -> Reply:
         """The history of a session."""
         query = Query(request.query)
         limit, offset = _page(query)
         since = query.number("since")
         page = await self._relay.history(request.session_id, limit=limit, offset=offset, since=since)
-        return Answer(
-            200,
+        return in_parts(
             [
                 b'{"session_id":%b,"messages":' % encode(request.session_id),
                 *_array([history_item(entry.kind, entry.data) for entry in page.entries]),
                 b',"total":%d,"limit":%d,"offset":%d}' % (page.total, limit, offset),
-            ],
+            ]
         )
 
-    async def post_ticket(self, request: Request) -> Answer:
+    async def post_ticket(self, request: Request) -> Reply:
         """A client that can set no header gets a ticket for one WebSocket."""
         session_id = decode_ticket(_json_body(request)) if request.content else None
         ticket = await self._guard.make_ticket(request.caller, session_id)
-        return Answer(200, b'{"ticket":%b,"expires_in":%d}' % (encode(ticket), TICKET_SECONDS))
+        return b'{"ticket":%b,"expires_in":%d}' % (encode(ticket), TICKET_SECONDS)
 
-    async def get_sessions(self, request: Request) -> Answer:
+    async def get_sessions(self, request: Request) -> Reply:
         """Every session, in pages."""
         limit, offset = _page(Query(request.query))
         total, sessions = await self._relay.sessions(limit=limit, offset=offset)
-        return Answer(
-            200,
-            b'{"sessions":[%b],"total":%d,"limit":%d,"offset":%d}'
-            % (b",".join(map(_session, sessions)), total, limit, offset),
-        )
+        listed = b",".join(map(_session, sessions))
+        return b'{"sessions":[%b],"total":%d,"limit":%d,"offset":%d}' % (listed, total, limit, offset)
 
-    async def get_session(self, request: Request) -> Answer:
+    async def get_session(self, request: Request) -> Reply:
         """One session and who listens to it."""
-        return Answer(200, _session(await self._relay.session(request.session_id)))
+        return _session(await self._relay.session(request.session_id))
 
-    async def delete_session(self, request: Request) -> Answer:
+    async def delete_session(self, request: Request) -> Reply:
         """Forget a session and everything in it."""
         await self._relay.delete_session(request.session_id)
-        return _DELETED
+        return b'{"deleted":true}'
 
-    async def healthz(self, request: Request) -> Answer:
+    async def healthz(self, request: Request) -> Reply:
         """Whether the server can do its job: 503 while its store cannot keep anything."""
         await self._relay.check()
         return self._ok()
 
-    async def livez(self, request: Request) -> Answer:
+    async def livez(self, request: Request) -> Reply:
         """Whether the process lives; nothing else is looked at."""
         return self._ok()
 
-    async def readyz(self, request: Request) -> Answer:
+    async def readyz(self, request: Request) -> Reply:
         """Whether to send traffic here: healthy, and not about to stop."""
         if self._hub.draining:
             raise Draining
         return await self.healthz(request)
 
-    async def metrics(self, request: Request) -> Answer:
+    async def metrics(self, request: Request) -> Reply:
         """Counters for Prometheus."""
         return Answer(200, self._telemetry.exposition(), METRICS_CONTENT_TYPE)
 
-    async def plain_websocket(self, request: Request) -> Answer:
+    async def plain_websocket(self, request: Request) -> Reply:
         """A WebSocket path that was asked for as an ordinary page."""
         raise UpgradeRequired("connect with a WebSocket client to /ws/{session_id}")
 
-    def _ok(self) -> Answer:
-        return Answer(200, b'{"ok":true,"timestamp":%d}' % self._now_ms())
+    def _ok(self) -> bytes:
+        return b'{"ok":true,"timestamp":%d}' % self._now_ms()
 
 
 def _json_body(request: Request) -> bytes:

@@ -13,10 +13,10 @@ from typing import Any
 
 from relay.core.relay import ClientGone
 from relay.errors import RelayError
-from relay.server.asgi import PIECE_BYTES, AsgiDoor, pieces
+from relay.server.asgi import AsgiDoor, pieces
 from relay.server.fastfeed import SOCKETS_KEY
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
-from relay.server.http import INTERNAL_ERROR, JSON, Answer, error_answer
+from relay.server.http import INTERNAL_ERROR, PIECE_BYTES, Answer, Reply, as_answer, error_answer
 from relay.server.outbox import Outbox
 from relay.server.protocols import HttpProtocol
 
@@ -25,11 +25,13 @@ DOOR_KEY = "relay.door"
 
 HEADS = Heads()
 
-Answering = Coroutine[Any, Any, Answer]
+Answering = Coroutine[Any, Any, Reply]
 
 
 class Serving(HttpProtocol):
     """What the fast door does with a request once it has arrived."""
+
+    __slots__ = ("_door", "_heads", "_outbox", "_unsent")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,7 +42,8 @@ class Serving(HttpProtocol):
 
     def _serve(self, request: FastRequest) -> None:
         """Call the endpoint; answer at once if it need not wait, as most do."""
-        answering = request.route.endpoint(request)
+        endpoint = request.route.endpoint
+        answering = endpoint(request)
         try:
             waits_for = answering.send(None)
         except StopIteration as done:
@@ -89,32 +92,35 @@ class Serving(HttpProtocol):
         self._door.telemetry.internal_error(error)
         return INTERNAL_ERROR
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Reply) -> None:
         """Answer at once, unless that is so long that it must be sent as the peer reads."""
-        body = answer.body
-        if not isinstance(body, bytes):
-            if sum(map(len, body)) > PIECE_BYTES:
-                self.cycle = cycle = FastCycle()  # type: ignore[assignment]
-                self._start(self._send_pieces(answer, cycle))
-                return
-            body = b"".join(body)
-        self._write_soon(answer, body)
+        if not isinstance(answer, bytes) and answer.is_long:
+            self.cycle = cycle = FastCycle()  # type: ignore[assignment]
+            self._start(self._send_pieces(answer, cycle))
+            return
+        data = self._whole(answer)
+        if not self._unsent:
+            self._unsent = data
+            self._outbox.add(self)
+            return
+        self._unsent += data
+        if len(self._unsent) > PIECE_BYTES:
+            self.write_now()  # many requests in one piece: only what is written counts as unread
 
-    def _answer_late(self, answer: Answer, cycle: FastCycle) -> None:
+    def _answer_late(self, answer: Reply, cycle: FastCycle) -> None:
         """Answer a request that has waited."""
         if cycle.disconnected or self.transport.is_closing():
             return
-        body = answer.body
-        if self.flow.write_paused or (not isinstance(body, bytes) and sum(map(len, body)) > PIECE_BYTES):
+        if self.flow.write_paused or (not isinstance(answer, bytes) and answer.is_long):
             self._start(self._send_pieces(answer, cycle))
             return
-        if not isinstance(body, bytes):
-            body = b"".join(body)
-        self._write_soon(answer, body, cycle)
+        self._unsent += self._whole(answer, cycle)
+        self._outbox.add_late(self)
         self._end(cycle)
 
-    async def _send_pieces(self, answer: Answer, cycle: FastCycle) -> None:
+    async def _send_pieces(self, reply: Reply, cycle: FastCycle) -> None:
         """Send a long answer as fast as the peer reads it."""
+        answer = as_answer(reply)
         parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
         head = self._head(answer, sum(map(len, parts)), close=not cycle.keep_alive)
         self.write_now()
@@ -139,26 +145,17 @@ class Serving(HttpProtocol):
 
     # Writing
 
-    def _write_soon(self, answer: Answer, body: bytes, waited: FastCycle | None = None) -> None:
-        """Have a whole answer written at the end of this turn."""
+    def _whole(self, reply: Reply, waited: FastCycle | None = None) -> bytes:
+        """An answer as it goes over the wire; after it a connection is closed if whoever has waited wants that."""
         keep_alive = waited is None or waited.keep_alive
-        if answer.status == 200 and answer.content_type is JSON and not answer.headers and keep_alive:
+        if isinstance(reply, bytes) and keep_alive:
             heads = self._heads
             if heads.defaults is not self.server_state.default_headers:
                 heads.renew(self.server_state.default_headers)
-            data = heads.usual % (len(body), body)
-        else:
-            data = self._head(answer, len(body), close=not keep_alive) + body
-        if self._unsent:
-            self._unsent += data
-            if len(self._unsent) > PIECE_BYTES:
-                self.write_now()  # many requests in one piece: only what is written counts as unread
-            return
-        self._unsent = data
-        if waited is None:
-            self._outbox.add(self)
-        else:
-            self._outbox.add_late(self)
+            return heads.usual % (len(reply), reply)
+        answer = as_answer(reply)
+        assert isinstance(answer.body, bytes)
+        return self._head(answer, len(answer.body), close=not keep_alive) + answer.body
 
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""

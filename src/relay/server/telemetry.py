@@ -19,6 +19,7 @@ from relay.config import Settings
 from relay.core.observer import Observer, WakeCause
 from relay.errors import RelayError, StoreUnavailable
 from relay.server.logs import Log
+from relay.store.base import DUPLICATE, KEPT, Outcome
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 
@@ -166,24 +167,24 @@ class Telemetry(Observer):
         self._errors.labels("internal").inc()
         self.log("internal_error", error=error)
 
-    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, *, duplicate: bool) -> None:
-        if duplicate:
-            self._duplicate_prompts.inc()
-        else:
+    def prompt_stored(self, session_id: str, client_msg_id: str, size: int, outcome: Outcome) -> None:
+        if outcome is KEPT:
             self._prompts.count += 1
-        self.lines.prompt_stored(session_id, client_msg_id, size, duplicate=duplicate)
+        else:
+            self._duplicate_prompts.inc()
+        self.lines.prompt_stored(session_id, client_msg_id, size, outcome is DUPLICATE)
 
     def prompts_fetched(self, session_id: str, count: int) -> None:
         self.lines.prompt_fetched(session_id, count)
 
     def response_posted(
-        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, *, duplicate: bool
+        self, session_id: str, assistant_msg_id: str, client_msg_id: str, size: int, outcome: Outcome
     ) -> None:
-        if duplicate:
-            self._duplicate_responses.inc()
-        else:
+        if outcome is KEPT:
             self._responses.count += 1
-        self.lines.response_posted(session_id, assistant_msg_id, client_msg_id, size, duplicate=duplicate)
+        else:
+            self._duplicate_responses.inc()
+        self.lines.response_posted(session_id, assistant_msg_id, client_msg_id, size, outcome is DUPLICATE)
 
     def client_connected(self, session_id: str) -> None:
         self._connections.inc()
