@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from relay.errors import RelayError, StoreUnavailable
 from relay.store.base import Entry, NewEntry, Outcome
+from relay.store.later import Later
 from relay.store.sqlite_draft import Draft
 
 MAX_GROUP = 512
@@ -28,7 +29,7 @@ MAX_GROUP_BYTES = 4 * 1024**2
 
 T = TypeVar("T")
 Step = Callable[[Draft], T]
-_Waiting = tuple[Any, "asyncio.Future[Any]", Callable[[Any], None] | None]
+_Waiting = tuple[Any, Later[Any], Callable[[Any], None] | None]
 """A message to keep or a step, and whom to tell."""
 
 
@@ -69,16 +70,16 @@ class GroupWriter:
         """Begin to work."""
         self._thread.start()
 
-    def keep(self, new: NewEntry) -> asyncio.Future[Outcome]:
+    def keep(self, new: NewEntry) -> Later[Outcome]:
         """Keep a message in the next transaction and announce it; otherwise as `submit`."""
         return self._submit(new, None, len(new.data), are_messages=True)
 
-    def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> asyncio.Future[T]:
-        """Run `step` in the next transaction; the future has its result once that is committed.
+    def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> Later[T]:
+        """Run `step` in the next transaction; the result is there once that is committed.
 
         A step looks before it writes: if it raises a RelayError it has changed nothing. `after_commit` is called on
-        the event loop, for each step in its turn, even if nobody waits for the result any more. Raises
-        StoreUnavailable, through the future, if the transaction could not be kept, or if the writer was closed before.
+        the event loop, for each step in its turn, even if nobody waits for the result any more. Whoever does gets
+        StoreUnavailable if the transaction could not be kept, or if the writer was closed before.
         """
         return self._submit(step, after_commit, 0, are_messages=False)
 
@@ -91,11 +92,11 @@ class GroupWriter:
 
     def _submit(
         self, what: Any, after_commit: Callable[[Any], None] | None, size: int, *, are_messages: bool
-    ) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
+    ) -> Later[Any]:
+        later: Later[Any] = Later(loop=self._loop)
         if self._closing:
-            future.set_exception(StoreUnavailable())
-            return future
+            later.fail(StoreUnavailable())
+            return later
         group = self._groups[-1] if self._groups else None
         if (
             group is None
@@ -106,12 +107,12 @@ class GroupWriter:
             group = _Group(are_messages=are_messages)
             self._groups.append(group)
         group.bytes += size
-        group.waiting.append((what, future, after_commit))
+        group.waiting.append((what, later, after_commit))
         if not self._busy:
             self._busy = True
             # Not at once: others of this tick come along.
             self._loop.call_soon(self._hand_over)
-        return future
+        return later
 
     def _hand_over(self) -> None:
         if self._groups:
@@ -163,18 +164,16 @@ class GroupWriter:
                 self._announce(record.new.session_id, record.epoch, entry)
             except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
                 self._complain(error)
-        for (_, future, after_commit), result in zip(group.waiting, results, strict=True):
+        for (_, later, after_commit), result in zip(group.waiting, results, strict=True):
             if isinstance(result, RelayError):
-                if not future.cancelled():
-                    future.set_exception(result)
+                later.fail(result)
                 continue
             if after_commit is not None:
                 try:
                     after_commit(result)
                 except Exception as error:
                     self._complain(error)
-            if not future.cancelled():
-                future.set_result(result)
+            later.answer(result)
 
     def _complain(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})
