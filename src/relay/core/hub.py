@@ -90,18 +90,19 @@ class Hub:
                 waiter.wake(_PROMPT)
         if channel.doubtful:
             return  # nobody is live, and what was known before is needed as evidence
-        if entry.seq == channel.seq + 1 and channel.epoch in (epoch, None):
-            if entry.kind is ASSISTANT and channel.subscribers:
+        seq, known = entry.seq, channel.epoch
+        if seq == channel.seq + 1 and (known == epoch or known is None):
+            if channel.subscribers and entry.kind is ASSISTANT:
                 self._fan_out(channel, epoch, entry)
-        elif epoch == channel.epoch and entry.seq <= channel.seq:
-            if channel.heard.get(entry.seq) != hash(entry.data):
+        elif known == epoch and seq <= channel.seq:
+            if channel.heard.get(seq) != hash(entry.data):
                 self._doubt(channel)  # late, or another entry under an old number: the log will tell
             return
         else:
             self._send_back_to_log(channel)
-        channel.epoch, channel.seq, channel.last = epoch, entry.seq, entry
-        channel.heard[entry.seq] = hash(entry.data)
-        channel.heard.pop(entry.seq - REMEMBERED, None)
+        channel.epoch, channel.seq, channel.last = epoch, seq, entry
+        channel.heard[seq] = hash(entry.data)
+        channel.heard.pop(seq - REMEMBERED, None)
 
     def announcements_lost(self) -> None:
         self._observer.announcements_lost()

@@ -47,7 +47,7 @@ SWEEP_SECONDS = 60.0
 
 def now_ms() -> int:
     """Unix time in milliseconds."""
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 class RelayApp(FastAPI):

@@ -26,9 +26,6 @@ from relay.server.ws import CLOSE_ABNORMAL, CLOSE_INTERNAL
 SOCKETS_KEY = "relay.sockets"
 """Where a protocol object finds the `FastSockets` in the state that the application gives to its server."""
 
-FLUSHES_PER_TURN = 256
-"""So many sockets are written to before everybody else has a turn: about two milliseconds."""
-
 SILENCE_SECONDS = 20.0
 """A client that was silent for so long is pinged, and given up if it then stays silent for as long again."""
 
@@ -36,7 +33,7 @@ PING = frame(Opcode.PING, b"")
 
 
 class FastSockets:
-    """What all sockets share: the relay behind them, and the list of those that have something to write."""
+    """What all sockets share: the relay behind them, and the list of connections that have something to write."""
 
     def __init__(
         self,
@@ -54,23 +51,6 @@ class FastSockets:
         self.now_ms = now_ms
         self.max_frame_bytes = settings.max_frame_bytes
         self.outbox = Outbox()
-        self._waiting: list[FastFeed] = []
-
-    def flush_soon(self, socket: FastFeed) -> None:
-        """Have the socket write what is queued for it, with all else that is queued in this turn of the loop."""
-        if not self._waiting:
-            socket.loop.call_soon(self._flush)
-        self._waiting.append(socket)
-
-    def _flush(self) -> None:
-        now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
-        if self._waiting:
-            now[0].loop.call_soon(self._flush)
-        for socket in now:
-            try:
-                socket.flush()
-            except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
-                self.telemetry.internal_error(error)
 
 
 class FastFeed(asyncio.Protocol):
@@ -128,7 +108,7 @@ class FastFeed(asyncio.Protocol):
         """There is something to write, or to do."""
         if not self._scheduled:
             self._scheduled = True
-            self._hall.flush_soon(self)
+            self._hall.outbox.add_first(self)
 
     def write(self, batch: Batch) -> bool:
         """Write a batch past the queue, unless the client does not read or is about to leave."""
@@ -139,7 +119,7 @@ class FastFeed(asyncio.Protocol):
         self._transport.write(batch.wire)
         return True
 
-    def flush(self) -> None:
+    def write_now(self) -> None:
         """Write what is queued, in one go; then close, or catch up, if that is what comes next."""
         self._scheduled = False
         subscriber = self.subscriber

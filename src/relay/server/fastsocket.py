@@ -85,7 +85,7 @@ class FastSocket(FastFeed):
         subscriber.on_stalled = self._stalled
         if not self._transport.is_reading():
             self._transport.resume_reading()
-        self.flush()
+        self.write_now()
 
     # From the client
 

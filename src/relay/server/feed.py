@@ -16,32 +16,10 @@ from starlette.types import Send
 from relay.core.relay import ClientGone, Relay
 from relay.core.subscriber import Frame, Subscriber
 from relay.server.drive import Waiting, begin
-
-FLUSHES_PER_TURN = 256
-"""So many clients are told something before everybody else has a turn: about two milliseconds."""
+from relay.server.outbox import Outbox
 
 GONE = (OSError, RuntimeError)
 """What `send` raises if the client is no longer there; RuntimeError if uvicorn has closed the connection itself."""
-
-
-class Feeds:
-    """Those with something to do, which are seen to together, once this turn of the loop is done."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Feed] = []
-
-    def flush_soon(self, feed: Feed) -> None:
-        """Have it send what was queued in this turn."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(feed)
-
-    def _flush(self) -> None:
-        now, self._waiting = self._waiting[:FLUSHES_PER_TURN], self._waiting[FLUSHES_PER_TURN:]
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
-        for feed in now:
-            feed.flush()
 
 
 class Feed:
@@ -52,15 +30,15 @@ class Feed:
         "_begun",
         "_direct",
         "_failure",
-        "_feeds",
         "_left",
+        "_outbox",
         "_scheduled",
         "_send",
         "_subscriber",
     )
 
-    def __init__(self, feeds: Feeds, send: Send, subscriber: Subscriber) -> None:
-        self._feeds = feeds
+    def __init__(self, outbox: Outbox, send: Send, subscriber: Subscriber) -> None:
+        self._outbox = outbox
         self._send = send
         self._subscriber = subscriber
         # A middleware's `send` may want a task or context of its own; a protocol object, such as uvicorn's, does not.
@@ -69,7 +47,7 @@ class Feed:
         """What the task waits for while there is nothing that it alone can do."""
         self._scheduled = False
         self._begun: Coroutine[Any, Any, None] | None = None
-        """The send that `flush` could not finish, and `_left`, the frames behind it."""
+        """The send that `write_now` could not finish, and `_left`, the frames behind it."""
         self._left: list[Frame] = []
         self._failure: Exception | None = None
 
@@ -100,7 +78,7 @@ class Feed:
             if self._begun is not None:
                 self._begun.close()
 
-    def flush(self) -> None:
+    def write_now(self) -> None:
         """Send what is queued in place of the task, if it sleeps and there is nothing else to do."""
         self._scheduled = False
         at_hand, subscriber = self._at_hand, self._subscriber
@@ -127,7 +105,7 @@ class Feed:
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._feeds.flush_soon(self)
+            self._outbox.add_first(self)
 
     async def _wait(self) -> None:
         self._at_hand = asyncio.get_running_loop().create_future()

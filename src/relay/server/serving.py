@@ -115,7 +115,7 @@ class Serving(HttpProtocol):
             self._start(self._send_pieces(answer, cycle))
             return
         self._unsent += self._whole(answer, cycle)
-        self._outbox.add_late(self)
+        self._outbox.add_first(self)
         self._end(cycle)
 
     async def _send_pieces(self, reply: Reply, cycle: FastCycle) -> None:

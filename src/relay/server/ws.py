@@ -23,9 +23,10 @@ from relay.server.allowance import Allowance
 from relay.server.asgi import send_answer
 from relay.server.asgirequest import head_of, is_utf8_path
 from relay.server.auth import Caller
-from relay.server.feed import GONE, Feed, Feeds
+from relay.server.feed import GONE, Feed
 from relay.server.guard import Guard, subprotocol
 from relay.server.http import error_answer
+from relay.server.outbox import Outbox
 from relay.server.telemetry import Telemetry
 from relay.wire import encode
 
@@ -105,7 +106,7 @@ class Sockets:
         self, relay: Relay, guard: Guard, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
     ) -> None:
         self._relay = relay
-        self._feeds = Feeds()
+        self._outbox = Outbox()
         self._guard = guard
         self._max_frame_bytes = settings.max_frame_bytes
         self._max_frames_per_second = settings.max_frames_per_second
@@ -191,7 +192,7 @@ class Sockets:
     async def _write(self, send: Send, subscriber: Subscriber) -> None:
         """Tell the client what there is to tell, then close."""
         try:
-            await Feed(self._feeds, send, subscriber).follow(self._relay)
+            await Feed(self._outbox, send, subscriber).follow(self._relay)
         except ClientGone:
             return
         except RelayError:
