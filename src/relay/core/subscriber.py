@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 MAX_QUEUE_FRAMES = 256
 MAX_QUEUE_BYTES = 1024**2
 
@@ -19,16 +21,13 @@ CLOSE_SESSION_DELETED = 4404
 CLOSE_SLOW = 4008
 
 
-class Frame:
+class Frame(msgspec.Struct, eq=False, gc=False):
     """A WebSocket message, encoded once for all who get it."""
 
-    __slots__ = ("_text", "data", "wire")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.wire: bytes | None = None
-        """The same as it goes over the wire; whoever sends the first one keeps it here for the others."""
-        self._text: str | None = None
+    data: bytes
+    wire: bytes | None = None
+    """The same as it goes over the wire; whoever sends the first one keeps it here for the others."""
+    _text: str | None = None
 
     @property
     def text(self) -> str:
@@ -124,10 +123,10 @@ class Subscriber:
         """Queue the answer with this seq; False as above."""
         if seq <= self.position:
             return True  # read from the log before it was announced
-        if not self._add([frame], len(frame.data)):
-            return False
-        self.position = seq
-        return True
+        added = self._add([frame], len(frame.data))
+        if added:
+            self.position = seq
+        return added
 
     def notify(self, frame: Frame) -> None:
         """Queue a frame that is not part of the log, such as a ping; dropped if there is no room."""

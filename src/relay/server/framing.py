@@ -40,14 +40,18 @@ class FrameError(Exception):
         self.reason = reason
 
 
-def frame(opcode: Opcode, payload: bytes) -> bytes:
+_head_16 = struct.Struct("!BBH").pack
+_head_64 = struct.Struct("!BBQ").pack
+
+
+def frame(opcode: int, payload: bytes) -> bytes:
     """A whole, unmasked frame, as a server sends it."""
     size = len(payload)
     if size < 126:
         return bytes((0x80 | opcode, size)) + payload
     if size < 65_536:
-        return struct.pack("!BBH", 0x80 | opcode, 126, size) + payload
-    return struct.pack("!BBQ", 0x80 | opcode, 127, size) + payload
+        return _head_16(0x80 | opcode, 126, size) + payload
+    return _head_64(0x80 | opcode, 127, size) + payload
 
 
 def close_frame(code: int, reason: str) -> bytes:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import struct
+from binascii import hexlify
 
 IDS_AT_A_TIME = 64
 """A system call for each would take longer than the rest of the making."""
 
-_DIGITS = 32
-_VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789abcdef")}
-"""What becomes of the digit whose first two bits say that it is a UUID of RFC 9562."""
+_BYTES = 16
+_VERSION = bytes(0x40 | number & 0x0F for number in range(256))
+_VARIANT = bytes(0x80 | number & 0x3F for number in range(256))
+"""What becomes of the bytes whose first bits say that it is a UUID of RFC 9562, version 4."""
+
+_GROUPS = struct.Struct("8s4s4s4s12s")
 
 
 class Ids:
@@ -21,13 +25,13 @@ class Ids:
 
     def __call__(self) -> str:
         if not self._made:
-            self._made.extend(_make_some())
+            self._made = _make_some()
         return self._made.pop()
 
 
-def _make_some() -> Iterator[str]:
-    # By hand: the standard library takes three times as long, half as long as all else that a message needs.
-    random = os.urandom(IDS_AT_A_TIME * _DIGITS // 2).hex()
-    for start in range(0, len(random), _DIGITS):
-        it = random[start : start + _DIGITS]
-        yield f"{it[:8]}-{it[8:12]}-4{it[13:16]}-{_VARIANT[it[16]]}{it[17:20]}-{it[20:]}"
+def _make_some() -> list[str]:
+    # By hand, and all at once: the standard library takes ten times as long, as long as all else that a message needs.
+    random = bytearray(os.urandom(IDS_AT_A_TIME * _BYTES))
+    random[6::_BYTES] = random[6::_BYTES].translate(_VERSION)
+    random[8::_BYTES] = random[8::_BYTES].translate(_VARIANT)
+    return [b"-".join(groups).decode() for groups in _GROUPS.iter_unpack(hexlify(random))]
