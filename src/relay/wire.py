@@ -74,7 +74,11 @@ def decode_prompt(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> NewPr
     prompt = _decode(_prompt_decoder, body)
     if len(body) > MAX_TEXT_BYTES:  # no text is longer than the body around it
         check_text(prompt.prompt, "prompt")
-    _check(prompt.session_id, prompt.client_msg_id, prompt.ts)
+    check_id(prompt.session_id, "session_id")
+    if prompt.client_msg_id is not None:
+        check_id(prompt.client_msg_id, "client_msg_id")
+    if prompt.ts is not None:
+        check_ts(prompt.ts, "ts")
     if prompt.metadata is not UNSET:
         prompt.metadata = _check_metadata(prompt.metadata, bounds)
     return prompt
@@ -87,7 +91,10 @@ def decode_response(body: bytes, bounds: MetadataBounds = DEFAULT_BOUNDS) -> New
         check_text(response.text, "text")
     if response.assistant_msg_id is not None:
         check_id(response.assistant_msg_id, "assistant_msg_id")
-    _check(response.session_id, response.client_msg_id, response.ts)
+    check_id(response.session_id, "session_id")
+    check_id(response.client_msg_id, "client_msg_id")
+    if response.ts is not None:
+        check_ts(response.ts, "ts")
     if response.metadata is not UNSET:
         response.metadata = _check_metadata(response.metadata, bounds)
     return response
@@ -159,14 +166,6 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     if "got `null`" in complaint:
         return MissingField(field[1])
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
-
-
-def _check(session_id: str, client_msg_id: str | None, ts: Number | None) -> None:
-    check_id(session_id, "session_id")
-    if client_msg_id is not None:
-        check_id(client_msg_id, "client_msg_id")
-    if ts is not None:
-        check_ts(ts, "ts")
 
 
 def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:

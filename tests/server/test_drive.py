@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from relay.server.drive import Waiting, begin
+from relay.server.drive import Waiting, begin, runner
 
 
 async def test_what_need_not_wait_is_done_at_once() -> None:
@@ -81,3 +81,31 @@ async def test_a_failed_wait_raises_where_it_waited() -> None:
         begin(slow())
     future.set_exception(ValueError())
     assert await asyncio.create_task(waiting.value.rest) == "caught"
+
+
+async def test_a_runner_runs_one_after_the_other_and_tells_what_each_waits_for() -> None:
+    first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def quick(number: int) -> int:
+        return number
+
+    async def slow() -> int:
+        return await first + 1
+
+    running = runner()
+    assert [running.send(quick(number)) for number in (1, 2)] == [1, 2]
+    assert running.send(slow()) is first
+    first.set_result(3)
+    assert running.send(None) == 4
+    assert running.send(quick(5)) == 5
+
+
+async def test_what_raises_ends_its_runner() -> None:
+    async def wrong() -> None:
+        raise KeyError("x")
+
+    running = runner()
+    with pytest.raises(KeyError):
+        running.send(wrong())
+    with pytest.raises(StopIteration):
+        next(running)

@@ -47,3 +47,21 @@ def _resumed(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any
                 return cast(T, done.value)
         else:
             return cast(T, (yield from coroutine))
+
+
+@types.coroutine
+def _running() -> Generator[Any, Any, None]:
+    result: object = None
+    while True:
+        result = yield from (yield result)
+
+
+def runner() -> Generator[Any, Any, None]:
+    """Runs coroutines, one after the other: given one by `send`, it returns the result, or what is waited for.
+
+    In the latter case it is to be sent None when that has come. What a coroutine raises ends it. A coroutine by itself
+    returns its result by raising StopIteration, which takes as long as to decode a message.
+    """
+    running = _running()
+    next(running)
+    return running

@@ -14,6 +14,7 @@ from typing import Any
 from relay.core.relay import ClientGone
 from relay.errors import RelayError
 from relay.server.asgi import AsgiDoor, pieces
+from relay.server.drive import runner
 from relay.server.fastfeed import SOCKETS_KEY
 from relay.server.fastrequest import FastCycle, FastRequest, Heads
 from relay.server.http import INTERNAL_ERROR, PIECE_BYTES, Answer, Reply, as_answer, error_answer
@@ -25,40 +26,39 @@ DOOR_KEY = "relay.door"
 
 HEADS = Heads()
 
-Answering = Coroutine[Any, Any, Reply]
-
 
 class Serving(HttpProtocol):
     """What the fast door does with a request once it has arrived."""
 
-    __slots__ = ("_door", "_heads", "_outbox", "_unsent")
+    __slots__ = ("_door", "_heads", "_outbox", "_runner", "_unsent")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._outbox: Outbox = self.app_state[SOCKETS_KEY].outbox
         self._door: AsgiDoor = self.app_state[DOOR_KEY]
         self._heads = HEADS
+        self._runner = runner()
+        """One is enough: while an endpoint waits nothing else is served here."""
         self._unsent = b""
 
     def _serve(self, request: FastRequest) -> None:
         """Call the endpoint; answer at once if it need not wait, as most do."""
         endpoint = request.route.endpoint
-        answering = endpoint(request)
         try:
-            waits_for = answering.send(None)
-        except StopIteration as done:
-            request.content = b""  # not kept: the connection may be idle for long
-            self._answer(done.value)
+            result = self._runner.send(endpoint(request))
         except Exception as error:
             request.content = b""
             self._answer(self._refusal(error))
+            return
+        request.content = b""  # not kept: the connection may be idle for long
+        if isinstance(result, bytes) or type(result) is Answer:
+            self._answer(result)
         else:
-            request.content = b""
             self.cycle = cycle = request.waiting()  # type: ignore[assignment]  # others queue behind it
-            self._wait(answering, waits_for, cycle)
+            self._wait(result, cycle)
 
-    def _wait(self, answering: Answering, waits_for: object, cycle: FastCycle) -> None:
-        go_on = partial(self._go_on, answering, cycle)
+    def _wait(self, waits_for: object, cycle: FastCycle) -> None:
+        go_on = partial(self._go_on, cycle)
         then = getattr(waits_for, "then", None)
         if then is not None:  # a poll that waits, or a store's call: it needs no further turn of the loop
             then(go_on)
@@ -67,18 +67,19 @@ class Serving(HttpProtocol):
         else:  # it only lets others have a turn
             self.loop.call_soon(go_on)
 
-    def _go_on(self, answering: Answering, cycle: FastCycle, _: object = None) -> None:
+    def _go_on(self, cycle: FastCycle, _: object = None) -> None:
         """Go on with an endpoint that has waited."""
         try:
-            waits_for = answering.send(None)
-        except StopIteration as done:
-            self._answer_late(done.value, cycle)
+            result = self._runner.send(None)
         except ClientGone:
             return
         except (Exception, asyncio.CancelledError) as error:  # there is no task: only what it waited for was cancelled
             self._answer_late(self._refusal(error), cycle)
+            return
+        if isinstance(result, bytes) or type(result) is Answer:
+            self._answer_late(result, cycle)
         else:
-            self._wait(answering, waits_for, cycle)
+            self._wait(result, cycle)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
@@ -86,6 +87,7 @@ class Serving(HttpProtocol):
         task.add_done_callback(self.tasks.discard)
 
     def _refusal(self, error: BaseException) -> Answer:
+        self._runner = runner()  # the error has ended it
         if isinstance(error, RelayError):
             self._door.telemetry.request_refused(error)
             return error_answer(error)
