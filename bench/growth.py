@@ -12,15 +12,19 @@ from typing import Any
 from bench import load
 from bench.candidates import Candidate
 from bench.load import run
-from bench.server import running
+from bench.server import Server, running
 
 Row = dict[str, Any]
 
 SESSIONS = (1, 100, 10_000, 100_000)
 MESSAGES = (100, 1_000, 10_000, 100_000)
 SUBSCRIBERS = (1, 100, 1_000, 10_000)
-POSTS = 2_000
+POSTS = 5_000
 """Answers per measured post in a history: enough to be exact, too few to change its size much."""
+SETTLE = 40_000
+"""After so many messages a server is as it will be from then on: SQLite moves its journal with every group, and what
+came before them is in its tables. Only a server that is a second old, or a message that is, costs less."""
+OTHER = {"prefix": "other", "sessions": 1}
 NO_PING_SECONDS = 3_600
 """10,000 sockets take longer to open than pings are apart: a ping to all of them would be counted as deliveries."""
 
@@ -33,6 +37,7 @@ def sessions(candidate: Candidate, seconds: float) -> Iterator[Row]:
     """A prompt to any of so many sessions, in an order that no cache foresees; what a session weighs."""
     with running(candidate) as server:
         load.warm(server)
+        _settle(server)
         there = 0
         for size in SESSIONS:
             before = server.memory_kb()
@@ -45,10 +50,13 @@ def sessions(candidate: Candidate, seconds: float) -> Iterator[Row]:
 
 
 def history(candidate: Candidate, seconds: float) -> Iterator[Row]:
-    """Pages and posts in a session that holds so many messages, and a post beside it; what a message weighs."""
+    """Pages and posts in a session that holds so many messages, and a post beside it; what a message weighs.
+
+    The last page is of messages that have just come, the first of messages that are at rest.
+    """
     with running(candidate) as server:
         load.warm(server)
-        _seed(run(server, "requests", kind="seed", seconds=0, count=1, prefix="other"))
+        _settle(server)
         for size in MESSAGES:
             its = {"prefix": f"history{size}", "sessions": 1}
             _seed(run(server, "requests", kind="seed", seconds=0, count=1, **its))
@@ -56,11 +64,12 @@ def history(candidate: Candidate, seconds: float) -> Iterator[Row]:
             _seed(run(server, "requests", kind="answer", seconds=0, count=size - 1, **its))
             weight = {"each_kb": (server.memory_kb() - before) / size} if size == MESSAGES[-1] else {}
             page = {"kind": "page", "connections": 8, "seconds": seconds, **its}
-            yield {"size": size, "what": "first page", **run(server, "requests", **page, offset=0)}
             yield {"size": size, "what": "last page", **run(server, "requests", **page, offset=size - load.PAGE)}
+            _settle(server)
+            yield {"size": size, "what": "first page", **run(server, "requests", **page, offset=0)}
             post = {"kind": "answer", "seconds": 0, "count": POSTS}
             yield {"size": size, "what": "post", **run(server, "requests", **post, **its), **weight}
-            beside = run(server, "requests", **post, prefix="other", sessions=1)
+            beside = run(server, "requests", **post, **OTHER)
             yield {"size": size, "what": "post to another session", **beside}
 
 
@@ -78,6 +87,11 @@ GROWTH: Mapping[str, Callable[[Candidate, float], Iterator[Row]]] = {
     "history": history,
     "subscribers": subscribers,
 }
+
+
+def _settle(server: Server) -> None:
+    _seed(run(server, "requests", kind="seed", seconds=0, count=1, **OTHER))
+    _seed(run(server, "requests", kind="answer", seconds=0, count=SETTLE, **OTHER))
 
 
 def _seed(row: Row) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -240,7 +240,7 @@ class SqliteStore(LocalCommons):
                 return session, tail.after(first, limit)
             found = await self._read(session_id, _LOG, after=first, before=first + limit + PIECE_ENTRIES)
             seqs = range(max(first, found.session.floor) + 1, min(first + limit, found.seq) + 1)
-            entries = [entry for _, packed in found.rows for entry in _chosen(packed, seqs)]
+            entries = [entry for _, packed in found.rows for entry in _within(packed, seqs)]
             if first + limit > found.seq:
                 entries += found.tail.after(max(found.seq, found.session.floor), limit - len(entries))
             if entries or found.session.floor <= first:
@@ -261,17 +261,19 @@ class SqliteStore(LocalCommons):
 
     async def _matching(self, session: Session, since: Number) -> list[Sequence[int]]:
         """The seqs of the entries of the log with ts > since, in parts."""
-        tail, seq, parts = self._mirror.tail(session), session.floor, []
+        tail, seq = self._mirror.tail(session), session.floor
+        parts: list[Sequence[int]] = []
         if seq < tail.start:
             # No ts is beyond these bounds, but a number may be that SQLite cannot take.
             bounded = max(-1, min(since, MAX_TS_MS))
             found = await self._read(session.session_id, _SINCE, after=session.floor, since=bounded)
             tail, floor = found.tail, found.session.floor
             for _, first, last, packed in found.rows:
-                seqs: Sequence[int] = range(max(first, floor + 1), min(last, found.seq) + 1)
-                if packed is not None:
-                    seqs = [entry.seq for entry in _chosen(packed, seqs) if entry.ts > since]
-                parts.append(seqs)
+                seqs = range(max(first, floor + 1), min(last, found.seq) + 1)
+                if packed is None:
+                    parts.append(seqs)
+                else:
+                    parts.append([entry.seq for entry in _within(packed, seqs) if entry.ts > since])
             seq = max(found.seq, floor)
         return [*parts, [entry.seq for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]]
 
@@ -326,9 +328,16 @@ def _record(session: Session) -> SessionRecord:
     return SessionRecord(session.session_id, session.created_ms, session.active_ms, messages, session.pending)
 
 
-def _chosen(packed: bytes, seqs: Container[int]) -> Iterator[Entry]:
+def _chosen(packed: bytes, seqs: set[int]) -> Iterator[Entry]:
     """Those entries of a piece."""
     return (entry for entry in decode_entries(packed) if entry.seq in seqs)
+
+
+def _within(packed: bytes, seqs: range) -> list[Entry]:
+    """The same. A piece has every entry from its first to its last."""
+    entries = decode_entries(packed)
+    first = entries[0].seq
+    return entries[max(0, seqs.start - first) : max(0, seqs.stop - first)]
 
 
 def _page(parts: Iterable[Sequence[int]], offset: int, limit: int) -> list[int]:
