@@ -26,7 +26,7 @@ from relay.server.asgirequest import AsgiHead, AsgiRequest, head_of, is_utf8_pat
 from relay.server.auth import ANY_ROLE, Caller
 from relay.server.guard import Guard
 from relay.server.hangups import HangUps
-from relay.server.http import INTERNAL_ERROR, PIECE_BYTES, Answer, Headers, Reply, Route, as_answer, error_answer
+from relay.server.http import INTERNAL_ERROR, JSON, PIECE_BYTES, Answer, Headers, Reply, Route, error_answer
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
@@ -41,6 +41,7 @@ LINGER_BYTES = 256 * 1024**2
 caller, still sending, would never see why."""
 
 CLOSE = (b"connection", b"close")
+JSON_TYPE = (b"content-type", JSON)
 NO_STORE = (b"cache-control", b"no-store")
 
 
@@ -173,21 +174,23 @@ async def send_answer(answer: Reply, send: Send, more_headers: Headers = ()) -> 
 
 def messages(reply: Reply, more_headers: Headers) -> Iterable[Message]:
     """An answer in ASGI's words. The pieces of a large body are put together as they are asked for."""
-    answer = as_answer(reply)
-    body = answer.body
-    if isinstance(body, bytes):
-        return _start(answer, len(body), more_headers), {"type": "http.response.body", "body": body}
-    start = _start(answer, sum(map(len, body)), more_headers)
-    return chain([start], map(_piece, pieces(body)), [{"type": "http.response.body", "body": b""}])
+    if isinstance(reply, bytes):
+        return _start(200, (JSON_TYPE, (b"content-length", b"%d" % len(reply)), NO_STORE), more_headers), _end(reply)
+    parts = [reply.body] if isinstance(reply.body, bytes) else reply.body
+    described = ((b"content-type", reply.content_type), (b"content-length", b"%d" % sum(map(len, parts))))
+    headers = (*(() if reply.status == 204 else described), NO_STORE, *reply.headers)
+    start = _start(reply.status, headers, more_headers)
+    if reply.is_long:
+        return chain([start], map(_piece, pieces(parts)), [_end(b"")])
+    return start, _end(parts[0])
 
 
-def _start(answer: Answer, length: int, more_headers: Headers) -> Message:
-    headers = [(b"content-type", answer.content_type), (b"content-length", b"%d" % length), NO_STORE]
-    if answer.status == 204:
-        headers = [NO_STORE]
-    if answer.headers or more_headers:
-        headers += answer.headers + more_headers
-    return {"type": "http.response.start", "status": answer.status, "headers": headers}
+def _start(status: int, headers: Headers, more_headers: Headers) -> Message:
+    return {"type": "http.response.start", "status": status, "headers": [*headers, *more_headers]}
+
+
+def _end(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body}
 
 
 def _piece(body: bytes) -> Message:
