@@ -6,6 +6,7 @@ its cost; the smallest size of the same run is what the others are compared with
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ POSTS = 5_000
 SETTLE = 40_000
 """After so many messages a server is as it will be from then on: SQLite moves its journal with every group, and what
 came before them is in its tables. Only a server that is a second old, or a message that is, costs less."""
+ROUND = 16_384
+"""It does so in rounds of about so many, with a pause between two. A random part of one comes on top, so that each
+measurement meets another point of it."""
 OTHER = {"prefix": "other", "sessions": 1}
 NO_PING_SECONDS = 3_600
 """10,000 sockets take longer to open than pings are apart: a ping to all of them would be counted as deliveries."""
@@ -91,7 +95,8 @@ GROWTH: Mapping[str, Callable[[Candidate, float], Iterator[Row]]] = {
 
 def _settle(server: Server) -> None:
     _seed(run(server, "requests", kind="seed", seconds=0, count=1, **OTHER))
-    _seed(run(server, "requests", kind="answer", seconds=0, count=SETTLE, **OTHER))
+    count = SETTLE + random.randrange(ROUND)
+    _seed(run(server, "requests", kind="answer", seconds=0, count=count, **OTHER))
 
 
 def _seed(row: Row) -> None:

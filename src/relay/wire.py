@@ -172,7 +172,7 @@ def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Ra
     raw = b"".join((metadata,))
     if raw == b"null":
         return UNSET
-    if not raw.startswith(b"{"):
+    if raw[0] != _BRACE:
         raise InvalidField("metadata must be an object")
     try:
         if _SPACE in raw or _NEWLINE in raw or _RETURN in raw or _TAB in raw:  # else it is compact already
