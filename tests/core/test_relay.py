@@ -11,6 +11,7 @@ from relay.core import relay as relay_module
 from relay.core.hub import Hub
 from relay.core.observer import WakeCause
 from relay.core.relay import ClientGone
+from relay.core.waiter import Waiter
 from relay.errors import ResponseConflict, SessionNotFound, TooManyPolls
 from relay.store.base import Place, Seat
 from relay.store.memory import MemoryStore
@@ -160,6 +161,27 @@ async def test_only_polls_that_would_wait_are_refused_when_there_are_too_many() 
     client_msg_id = await world.ask()
     assert await world.poll() == [client_msg_id]
     assert await waiting == [client_msg_id]
+
+
+async def test_the_time_that_a_place_takes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await make_world()
+    await world.answer(await world.ask(), "x")
+    now, waits = 0.0, []
+
+    async def slow_seat(*_: object) -> bool:
+        nonlocal now
+        now += 20
+        return True
+
+    async def wait(_: object, seconds: float, __: float) -> WakeCause:
+        waits.append(seconds)
+        return WakeCause.TIMEOUT
+
+    monkeypatch.setattr(world.relay, "_clock", lambda: now)
+    monkeypatch.setattr(world.store, "take_seat", slow_seat)
+    monkeypatch.setattr(Waiter, "wait", wait)
+    assert await world.poll(30) == []
+    assert waits == [10]
 
 
 # Idle sessions

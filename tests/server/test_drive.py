@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -109,3 +110,21 @@ async def test_what_raises_ends_its_runner() -> None:
         running.send(wrong())
     with pytest.raises(StopIteration):
         next(running)
+
+
+async def test_a_runner_holds_no_result() -> None:
+    class Large:
+        pass
+
+    async def large() -> Large:
+        return Large()
+
+    async def slow() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    running = runner()
+    result = weakref.ref(running.send(large()))
+    assert result() is None
+    result = weakref.ref(running.send(large()))
+    running.send(slow())
+    assert result() is None

@@ -14,7 +14,7 @@ from relay.core.observer import Observer
 from relay.core.relay import ClientGone, Relay
 from relay.core.subscriber import Frame, Subscriber
 from relay.server.feed import Feed
-from relay.server.outbox import WRITES_PER_TURN, Outbox
+from relay.server.outbox import SOCKETS_PER_TURN, Outbox
 from relay.store.memory import MemoryStore
 from tests.factories import GENEROUS, some_settings
 
@@ -43,6 +43,10 @@ def a_subscriber() -> Subscriber:
     return subscriber
 
 
+def an_outbox() -> Outbox:
+    return Outbox(lambda error: pytest.fail(repr(error)))
+
+
 def a_relay() -> Relay:
     settings = some_settings()
     hub = Hub(settings, Observer())
@@ -51,7 +55,7 @@ def a_relay() -> Relay:
 
 @asynccontextmanager
 async def following(send: Send, subscriber: Subscriber) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(Feed(Outbox(), send, subscriber).follow(a_relay()))
+    task = asyncio.create_task(Feed(an_outbox(), send, subscriber).follow(a_relay()))
     await turns()
     yield task
     task.cancel()
@@ -140,7 +144,7 @@ async def test_a_failure_of_the_server_is_raised() -> None:
 
 async def test_it_can_be_cancelled_before_it_takes_over_what_was_begun() -> None:
     server, subscriber = Server(), a_subscriber()
-    outbox = Outbox()
+    outbox = an_outbox()
     feed = Feed(outbox, server.send, subscriber)
     task = asyncio.create_task(feed.follow(a_relay()))
     await turns()
@@ -154,14 +158,14 @@ async def test_it_can_be_cancelled_before_it_takes_over_what_was_begun() -> None
 
 
 async def test_many_clients_are_all_served_and_others_have_a_turn_in_between() -> None:
-    outbox, server = Outbox(), Server()
-    subscribers = [a_subscriber() for _ in range(2 * WRITES_PER_TURN)]
+    outbox, server = an_outbox(), Server()
+    subscribers = [a_subscriber() for _ in range(2 * SOCKETS_PER_TURN)]
     tasks = [asyncio.create_task(Feed(outbox, server.send, subscriber).follow(a_relay())) for subscriber in subscribers]
     await turns()
     for subscriber in subscribers:
         subscriber.notify(Frame(b"1"))
     await asyncio.sleep(0)
-    assert len(server.sent) == WRITES_PER_TURN
+    assert len(server.sent) == SOCKETS_PER_TURN
     await turns()
     assert len(server.sent) == len(subscribers)
     for task in tasks:

@@ -12,6 +12,7 @@ import pytest
 from fuzz.speak_websocket import HANDSHAKE, Connection
 from relay.server.http import PIECE_BYTES
 from relay.server.lookout import Lookout
+from relay.server.outbox import SOCKETS_PER_TURN, Outbox
 from tests.server.doors import doors
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -79,16 +80,50 @@ class Broken(Connection):
         raise RuntimeError
 
 
-async def test_one_that_cannot_be_written_to_keeps_no_other_from_its_answer() -> None:
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+async def test_one_that_cannot_be_written_to_is_told_of_and_keeps_no_other_from_its_answer() -> None:
     async with doors(2) as [broken, sound]:
         broken[0].transport = Broken(asyncio.get_running_loop())
         for door, _ in (broken, sound):
             door.data_received(ASK)
         await asyncio.sleep(0)
         assert sound[1].written.startswith(b"HTTP/1.1 200 ")
-        assert [type(complaint) for complaint in complaints] == [RuntimeError]
+        assert b'relay_errors_total{code="internal"} 1.0' in sound[0]._door.telemetry.exposition()
+
+
+async def test_an_answer_is_written_before_a_request_behind_it_is_given_to_the_asgi_path() -> None:
+    """Which writes, and closes, by itself."""
+    async with doors(1) as [(door, connection)]:
+        door.data_received(ASK + ASK[:-2] + b"Connection: close\r\n\r\n")
+        assert connection.written.count(b"HTTP/1.1 200 ") == 1
+        while not connection.closing:
+            await asyncio.sleep(0)
+        assert connection.written.count(b"HTTP/1.1 200 ") == 2
+
+
+class Noted:
+    """A connection that notes when it is written to."""
+
+    def __init__(self, notes: list[str], name: str) -> None:
+        self._notes = notes
+        self._name = name
+
+    def write_now(self) -> None:
+        self._notes.append(self._name)
+
+
+async def test_answers_wait_for_no_more_than_some_of_many_sockets() -> None:
+    notes: list[str] = []
+    outbox = Outbox(lambda error: pytest.fail(repr(error)))
+    for _ in range(2 * SOCKETS_PER_TURN):
+        outbox.add_socket(Noted(notes, "socket"))
+    outbox.add_asked(Noted(notes, "asked"))
+    outbox.add_waited(Noted(notes, "waited"))
+    await asyncio.sleep(0)
+    assert notes == ["waited", *["socket"] * SOCKETS_PER_TURN, "asked"]
+    notes.clear()
+    outbox.add_asked(Noted(notes, "asked"))
+    await asyncio.sleep(0)
+    assert notes == [*["socket"] * SOCKETS_PER_TURN, "asked"]
 
 
 async def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:

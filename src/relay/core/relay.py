@@ -186,14 +186,13 @@ class Relay:
         forget = when_gone(waiter.hang_up)
         try:
             while True:
-                cause = await waiter.wait(timeout_seconds, SAFETY_SECONDS)
+                cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS)
                 self._observer.poll_woken(cause)
                 if cause in _REFUSALS:
                     raise _REFUSALS[cause]
                 prompts = await self._store.pending(session_id)
                 if prompts or cause in _LAST_LOOKS:
                     return prompts
-                timeout_seconds = deadline - self._clock()
         finally:
             forget()
             waiter.seated = False

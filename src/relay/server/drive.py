@@ -51,9 +51,10 @@ def _resumed(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any
 
 @types.coroutine
 def _running() -> Generator[Any, Any, None]:
-    result: object = None
+    coroutine = yield
     while True:
-        result = yield from (yield result)
+        # By no name: a result may be large, and the next coroutine long in coming.
+        coroutine = yield (yield from coroutine)
 
 
 def runner() -> Generator[Any, Any, None]:

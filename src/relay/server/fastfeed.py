@@ -52,7 +52,7 @@ class FastSockets:
         self.telemetry = telemetry
         self.now_ms = now_ms
         self.max_frame_bytes = settings.max_frame_bytes
-        self.outbox = Outbox()
+        self.outbox = Outbox(telemetry.internal_error)
 
 
 class FastFeed(asyncio.Protocol):
@@ -110,7 +110,7 @@ class FastFeed(asyncio.Protocol):
         """There is something to write, or to do."""
         if not self._scheduled:
             self._scheduled = True
-            self._hall.outbox.add_first(self)
+            self._hall.outbox.add_socket(self)
 
     def write(self, batch: Batch) -> bool:
         """Write a batch past the queue, unless the client does not read or is about to leave."""

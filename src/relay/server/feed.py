@@ -105,7 +105,7 @@ class Feed:
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._outbox.add_first(self)
+            self._outbox.add_socket(self)
 
     async def _wait(self) -> None:
         self._at_hand = asyncio.get_running_loop().create_future()

@@ -9,12 +9,13 @@ waited, the polls and the WebSocket clients, and then to those who asked.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from relay.server.lookout import Lookout
 
-WRITES_PER_TURN = 256
-"""So many connections are written to before everybody else has a turn: about two milliseconds."""
+SOCKETS_PER_TURN = 256
+"""So many WebSocket clients are written to before everybody else has a turn: about two milliseconds."""
 
 
 class Sender(Protocol):
@@ -25,36 +26,49 @@ class Sender(Protocol):
 
 
 class Outbox:
-    """The connections that have something to write."""
+    """The connections that have something to write. `complain` is told of one that cannot be written to."""
 
-    def __init__(self) -> None:
-        self._asked: list[Sender] = []
+    def __init__(self, complain: Callable[[Exception], None]) -> None:
+        self._complain = complain
         self._waited: list[Sender] = []
+        self._sockets: list[Sender] = []
+        self._asked: list[Sender] = []
+        self._due = False
         self._lookout = Lookout()
 
-    def add(self, sender: Sender) -> None:
-        """Have it write at the end of this turn: the answer to what was asked in it."""
-        if not self._asked and not self._waited:
-            asyncio.get_running_loop().call_soon(self._write_all)
-        self._asked.append(sender)
-
-    def add_first(self, sender: Sender) -> None:
-        """The same, before those: it has waited."""
-        if not self._asked and not self._waited:
-            asyncio.get_running_loop().call_soon(self._write_all)
+    def add_waited(self, sender: Sender) -> None:
+        """Have it write at the end of this turn: the answer to a request that has waited."""
         self._waited.append(sender)
+        if not self._due:
+            self._write_soon()
+
+    def add_socket(self, sender: Sender) -> None:
+        """The same, or in one of the next turns if there are many: frames for a WebSocket client."""
+        self._sockets.append(sender)
+        if not self._due:
+            self._write_soon()
+
+    def add_asked(self, sender: Sender) -> None:
+        """The same: the answer to what was asked in this turn."""
+        self._asked.append(sender)
+        if not self._due:
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        self._due = True
+        asyncio.get_running_loop().call_soon(self._write_all)
 
     def _write_all(self) -> None:
-        loop = asyncio.get_running_loop()
         # With many there is always somebody; and what those who waited wait for may want the processor itself.
         if len(self._asked) == 1:
-            self._lookout.answered(loop.call_soon)
-        due = self._waited + self._asked
-        self._waited, self._asked = due[WRITES_PER_TURN:], []
-        if self._waited:
-            loop.call_soon(self._write_all)
-        for sender in due[:WRITES_PER_TURN]:
+            self._lookout.answered(asyncio.get_running_loop().call_soon)
+        due = self._waited + self._sockets[:SOCKETS_PER_TURN] + self._asked
+        self._waited, self._sockets, self._asked = [], self._sockets[SOCKETS_PER_TURN:], []
+        self._due = False
+        if self._sockets:
+            self._write_soon()
+        for sender in due:
             try:
                 sender.write_now()
             except Exception as error:  # noqa: PERF203  # what is wrong with one must not keep the others waiting
-                loop.call_exception_handler({"message": "an answer could not be written", "exception": error})
+                self._complain(error)

@@ -103,7 +103,7 @@ class Serving(HttpProtocol):
         data = self._whole(answer)
         if not self._unsent:
             self._unsent = data
-            self._outbox.add(self)
+            self._outbox.add_asked(self)
             return
         self._unsent += data
         if len(self._unsent) > PIECE_BYTES:
@@ -117,7 +117,7 @@ class Serving(HttpProtocol):
             self._start(self._send_pieces(answer, cycle))
             return
         self._unsent += self._whole(answer, cycle)
-        self._outbox.add_first(self)
+        self._outbox.add_waited(self)
         self._end(cycle)
 
     async def _send_pieces(self, reply: Reply, cycle: FastCycle) -> None:
@@ -168,6 +168,10 @@ class Serving(HttpProtocol):
     def _leave(self, error: RelayError, *, wait: bool = False) -> None:
         self.write_now()
         super()._leave(error, wait=wait)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.write_now()  # it writes by itself
+        super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
         self.write_now()

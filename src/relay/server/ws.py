@@ -106,7 +106,7 @@ class Sockets:
         self, relay: Relay, guard: Guard, settings: Settings, telemetry: Telemetry, now_ms: Callable[[], int]
     ) -> None:
         self._relay = relay
-        self._outbox = Outbox()
+        self._outbox = Outbox(telemetry.internal_error)
         self._guard = guard
         self._max_frame_bytes = settings.max_frame_bytes
         self._max_frames_per_second = settings.max_frames_per_second
