@@ -19,6 +19,7 @@ from relay.models import (
     PromptIn,
     PromptMessage,
     ResponseIn,
+    check_id,
 )
 from relay.wire import (
     decode_prompt,
@@ -128,6 +129,40 @@ def test_metadata_may_be_nested_so_deep_and_no_deeper() -> None:
         PromptIn.model_validate_json(nested(DEFAULT_BOUNDS.max_depth + 1))
     with pytest.raises(InvalidJson):
         decode_prompt(nested(100_000))
+
+
+def test_arrays_count_as_levels_too() -> None:
+    deep = b"[" * DEFAULT_BOUNDS.max_depth + b"]" * DEFAULT_BOUNDS.max_depth
+    with pytest.raises(InvalidField, match="nested deeper"):
+        decode_prompt(b'{"session_id":"s1","prompt":"x","metadata":{"a":%b}}' % deep)
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\n", b"\r", b"\t"])
+def test_metadata_is_kept_without_any_blank_between_its_parts(blank: bytes) -> None:
+    prompt = decode_prompt(b'{"session_id":"s1","prompt":"x","metadata":{"a":%b1}}' % blank)
+    assert b'"metadata":{"a":1}' in encode_message(prompt)
+
+
+CONTROL = [*range(0x20), *range(0x7F, 0xA0)]
+
+
+@given(st.text(st.characters(max_codepoint=0x17F), max_size=4) | st.text(st.sampled_from("a-/.\x7f\n é"), max_size=260))
+@example("")
+@example(".")
+@example("..")
+@example("...")
+@example("a/b")
+@example("ab\x7f")
+@example("x" * 256)
+@example("x" * 257)
+def test_an_id_is_1_to_256_characters_without_slash_or_control_characters_and_not_dots(value: str) -> None:
+    allowed = 1 <= len(value) <= 256 and "/" not in value and value not in (".", "..")
+    allowed = allowed and not any(ord(character) in CONTROL for character in value)
+    if allowed:
+        check_id(value, "session_id")
+    else:
+        with pytest.raises(InvalidField):
+            check_id(value, "session_id")
 
 
 def test_nothing_but_finite_numbers_gets_into_the_models_either() -> None:
