@@ -27,6 +27,7 @@ from relay.server.auth import ANY_ROLE, Caller
 from relay.server.guard import Guard
 from relay.server.hangups import HangUps
 from relay.server.http import INTERNAL_ERROR, JSON, PIECE_BYTES, Answer, Headers, Reply, Route, error_answer
+from relay.server.onewrite import envelope
 from relay.server.pages import with_page_headers
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
@@ -111,8 +112,7 @@ class AsgiDoor:
         except Exception as error:
             self.telemetry.internal_error(error)
             answer = INTERNAL_ERROR
-        for message in messages(answer, self.guard.cors(headers) if b"origin" in headers else ()):
-            await send(message)
+        await send_answer(answer, send, self.guard.cors(headers) if b"origin" in headers else ())
 
     def _known(self, route: Route, headers: dict[bytes, bytes]) -> Caller | None:
         """The caller, if it was let in to this endpoint before and one more request of it passes."""
@@ -168,8 +168,13 @@ def route_path(scope: Scope) -> str:
 
 async def send_answer(answer: Reply, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
-    for message in messages(answer, more_headers):
-        await send(message)
+    together = envelope(send) if isinstance(answer, bytes) or not answer.is_long else None
+    try:
+        for message in messages(answer, more_headers):
+            await send(message)
+    finally:
+        if together is not None:
+            together.seal()
 
 
 def messages(reply: Reply, more_headers: Headers) -> Iterable[Message]:
