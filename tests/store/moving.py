@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from relay.store import sqlite_journal, sqlite_tables
+from relay.store import sqlite_journal, sqlite_move, sqlite_tables
 from relay.store.sqlite import SqliteStore
 
 
@@ -29,6 +29,7 @@ def small_pieces() -> Iterator[None]:
     """Everything is full after a few messages, and moved in slices that are smaller than most."""
     with (
         patch.multiple(sqlite_journal, JOURNAL_STEPS=4, SLICE_MESSAGES=2, SLICE_ROWS=1),
-        patch.multiple(sqlite_tables, PIECE_ENTRIES=3, LARGE_BYTES=200, MAX_ROWS=2),
+        patch.multiple(sqlite_move, PIECE_ENTRIES=3),
+        patch.multiple(sqlite_tables, LARGE_BYTES=200, MAX_ROWS=2),
     ):
         yield

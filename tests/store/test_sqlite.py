@@ -123,6 +123,23 @@ async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) 
     await store.close()
 
 
+async def test_who_goes_on_at_once_goes_with_those_who_have_waited(tmp_path: Path) -> None:
+    """Two callers who never pause: neither is to wait for a transaction of the other's own."""
+    store = await opened(tmp_path / "relay.db")
+
+    async def talk(name: str) -> None:
+        for n in range(20):
+            await store.add_prompt(a_prompt(f"{name}{n}"))
+
+    one = asyncio.create_task(talk("a"))
+    while store._writer._groups or not store._writer._busy:
+        await asyncio.sleep(0)  # until the first message is on its way to the disk
+    await asyncio.gather(one, talk("b"))
+    await store.close()
+    [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+    assert rows == 21
+
+
 async def test_one_refused_step_does_not_harm_its_neighbours(tmp_path: Path) -> None:
     listening = Listening()
     store = await opened(tmp_path / "relay.db", listening)

@@ -163,6 +163,7 @@ async def with_a_journal(path: Path) -> SqliteStore:
     await settle(store)
     await together(store, [add(a_prompt(f"p{n}", prompt=BIG if n == 5 else "small")) for n in range(3, 9)])
     await store.add_response(a_response("a0", to="p0"))
+    await store.add_prompt(a_prompt("r1", session_id="s3"))
     return store
 
 
@@ -182,9 +183,9 @@ LAST_GROUP = [
         "INSERT ON piece",
         "INSERT ON prompt",
         "INSERT ON response",
-        "INSERT ON pending",
-        "DELETE ON pending",
-        "UPDATE ON session",
+        "INSERT ON part",
+        "UPDATE ON part",
+        "INSERT ON session",
         "INSERT ON journal",
     ],
 )

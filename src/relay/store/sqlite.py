@@ -39,30 +39,29 @@ from relay.store.sqlite_draft import Draft
 from relay.store.sqlite_file import BUSY_SECONDS, FileLock, connect, prepare
 from relay.store.sqlite_journal import Journal
 from relay.store.sqlite_mirror import Mirror, Session, Tail
+from relay.store.sqlite_move import PIECE_ENTRIES
 from relay.store.sqlite_past import Past
-from relay.store.sqlite_tables import PIECE_ENTRIES, decode_entries
+from relay.store.sqlite_tables import decode_entries
 from relay.store.sqlite_writer import GroupWriter
 
 READERS = 2
 """Connections that read; each has a thread."""
 
-# Each tells how far the tables know the log. No row: there is no such session any more.
+# Each tells how far the tables know the log. No row: there is no such session any more. Not told to, SQLite would look
+# for what waits in all parts of the log.
 _LOG = """
-    SELECT s.seq, p.entries FROM session s LEFT JOIN piece p
-    ON p.session = s.id AND p.last > :after AND p.last < :before
-    WHERE s.id = :id ORDER BY p.last
+    SELECT k.seq, entries FROM known k LEFT JOIN part p ON p.session = k.id AND p.last > :after AND p.last < :before
+    LEFT JOIN piece ON piece.id = p.piece WHERE k.id = :id ORDER BY p.last
 """
 _PENDING = """
-    WITH waiting AS (
-        SELECT seq, (SELECT min(last) FROM piece WHERE session = :id AND last >= seq) AS last
-        FROM pending WHERE session = :id
-    )
-    SELECT s.seq, p.entries, group_concat(w.seq) FROM session s LEFT JOIN waiting w
-    LEFT JOIN piece p ON p.session = s.id AND p.last = w.last WHERE s.id = :id GROUP BY w.last ORDER BY w.last
+    SELECT k.seq, entries, p.waiting FROM known k
+    LEFT JOIN part p INDEXED BY part_that_waits ON p.session = k.id AND p.waiting != 0
+    LEFT JOIN piece ON piece.id = p.piece WHERE k.id = :id ORDER BY p.last
 """
 _SINCE = """
-    SELECT s.seq, p.first, p.last, CASE WHEN p.min_ts <= :since THEN p.entries END FROM session s LEFT JOIN piece p
-    ON p.session = s.id AND p.last > :after AND p.max_ts > :since WHERE s.id = :id ORDER BY p.last
+    SELECT k.seq, p.first, p.last, CASE WHEN p.min_ts <= :since THEN entries END FROM known k LEFT JOIN part p
+    ON p.session = k.id AND p.last > :after AND p.max_ts > :since LEFT JOIN piece ON piece.id = p.piece
+    WHERE k.id = :id ORDER BY p.last
 """
 
 
@@ -189,10 +188,12 @@ class SqliteStore(LocalCommons):
         if session.pending == len(tail.waiting):
             return list(tail.waiting.values())
         found = await self._read(session_id, _PENDING)
+        answered = found.tail.answered or ()
         settled = [
             entry
-            for _, entries, seqs in found.rows
-            for entry in _chosen(entries, set(map(int, seqs.split(","))) - found.tail.answered)
+            for _, packed, waiting in found.rows
+            for entry in _waiting(packed, waiting)
+            if entry.seq not in answered
         ]
         return [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
 
@@ -275,7 +276,7 @@ class SqliteStore(LocalCommons):
                 else:
                     parts.append([entry.seq for entry in _within(packed, seqs) if entry.ts > since])
             seq = max(found.seq, floor)
-        return [*parts, [entry.seq for entry in tail.after(seq, len(tail.entries)) if entry.ts > since]]
+        return [*parts, [entry.seq for entry in tail.after(seq, len(tail.records)) if entry.ts > since]]
 
     async def _read(self, session_id: str, query: str, **values: Number) -> _Found:
         """Ask the tables, and say what memory has beyond that."""
@@ -328,13 +329,13 @@ def _record(session: Session) -> SessionRecord:
     return SessionRecord(session.session_id, session.created_ms, session.active_ms, messages, session.pending)
 
 
-def _chosen(packed: bytes, seqs: set[int]) -> Iterator[Entry]:
-    """Those entries of a piece."""
-    return (entry for entry in decode_entries(packed) if entry.seq in seqs)
+def _waiting(packed: bytes, mask: int) -> Iterator[Entry]:
+    """Those entries of a piece whose bit is set."""
+    return (entry for number, entry in enumerate(decode_entries(packed)) if mask >> number & 1)
 
 
 def _within(packed: bytes, seqs: range) -> list[Entry]:
-    """The same. A piece has every entry from its first to its last."""
+    """Those entries of a piece, which has every one from its first to its last."""
     entries = decode_entries(packed)
     first = entries[0].seq
     return entries[max(0, seqs.start - first) : max(0, seqs.stop - first)]

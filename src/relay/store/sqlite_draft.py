@@ -9,20 +9,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec.structs import replace
-
 from relay.errors import PromptNotFound, RelayError, SessionNotFound
+from relay.models import PROMPT
 from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
-from relay.store.sqlite_journal import PROMPT, Change, Id, Ids, Journal, Move, Record, Steps
+from relay.store.sqlite_journal import Change, Ids, Journal, Move, Record, Steps
 from relay.store.sqlite_mirror import Mirror, Session
+from relay.store.sqlite_move import move_records
 from relay.store.sqlite_tables import (
     change_sessions,
+    entry_sizes,
     forget_sessions,
     is_large,
     look_up_prompts,
     look_up_responses,
-    move_records,
-    piece_sizes,
     without_large,
     write_journal,
     write_large,
@@ -55,7 +54,6 @@ class Draft:
         self._next_id = mirror.next_id
         # The messages kept here:
         self._records: list[Record] = []
-        self._entries: list[Entry] = []
         self._ids = Ids()
         self._large = False
         self._known = Ids()  # what the tables were asked for
@@ -63,13 +61,14 @@ class Draft:
         self._changes: list[Change] = []
         self._move: Move | None = None
         self._row = journal.last_row
+        self._piece = journal.last_piece
 
     # Messages
 
     def look_up(self, entries: Iterable[NewEntry]) -> None:
         """Ask the tables for the ids in these messages, which are then to be added."""
-        prompts: list[Id] = []
-        responses: list[Id] = []
+        prompts: list[int | str] = []
+        responses: list[int | str] = []
         sessions, tails = self._mirror.sessions, self._mirror.tails
         for new in entries:
             session = sessions.get(new.session_id)
@@ -79,10 +78,10 @@ class Draft:
             if tail is not None and tail.start == 0:
                 continue  # all of it is in memory
             if new.kind is PROMPT:
-                prompts.append((session.id, new.message_id))
+                prompts += session.id, new.message_id
             else:
-                responses.append((session.id, new.message_id))
-                prompts.append((session.id, new.client_msg_id))
+                responses += session.id, new.message_id
+                prompts += session.id, new.client_msg_id
         known = self._known
         for number, message_id, seq, pending in look_up_prompts(self.db, prompts):
             known.prompts[number, message_id] = seq
@@ -140,7 +139,8 @@ class Draft:
         committed = self._mirror.sessions.get(session_id)
         if committed is None:
             return None
-        session = self._sessions[session_id] = replace(committed)
+        session: Session = committed.__copy__()  # type: ignore[attr-defined]  # faster than `replace`
+        self._sessions[session_id] = session
         return session
 
     def _create(self, new: NewEntry) -> Session:
@@ -155,32 +155,43 @@ class Draft:
     def _keep(self, session: Session, new: NewEntry, answers: int) -> None:
         seq = session.seq = session.seq + 1
         session.bytes += len(new.data)
-        self._large = self._large or is_large(new)
         if new.now_ms > session.active_ms:
             session.active_ms = new.now_ms
-        self._entries.append(Entry(seq, new.kind, new.ts, new.data))
+        entry = Entry(seq, new.kind, new.ts, new.data)
+        self._large = self._large or is_large(entry)
         if seq - session.floor > self._max_messages or session.bytes > self._max_bytes:
-            self._trim(session)
+            self._trim(session, entry)
         self._records.append(
-            Record(session.id, session.epoch, seq, session.floor, session.bytes, session.pending, answers, new)
+            Record(
+                session.id,
+                session.session_id,
+                session.epoch,
+                session.floor,
+                session.bytes,
+                session.pending,
+                answers,
+                new.message_id,
+                new.fingerprint,
+                session.active_ms,
+                entry,
+            )
         )
 
-    def _trim(self, session: Session) -> None:
+    def _trim(self, session: Session, newest: Entry) -> None:
         """Drop the oldest entries, until the log is within its bounds."""
         while session.seq - session.floor > self._max_messages or session.bytes > self._max_bytes:
             session.floor += 1
-            session.bytes -= self._size(session, session.floor)
+            session.bytes -= len(newest.data) if session.floor == newest.seq else self._size(session, session.floor)
 
     def _size(self, session: Session, seq: int) -> int:
-        """The bytes of one entry of the log."""
+        """The bytes of one entry of the log, but for the newest."""
         committed = self._mirror.sessions.get(session.session_id)
         if committed is None or seq > committed.seq:
-            pairs = zip(self._records, self._entries, strict=False)  # the last one has no record yet
-            own = (entry for record, entry in pairs if record.session == session.id and entry.seq == seq)
-            return len(next(own, self._entries[-1]).data)
+            own = (record.entry for record in self._records if record.session == session.id)
+            return next(len(entry.data) for entry in own if entry.seq == seq)
         tail = self._mirror.tails.get(session.id)
         if tail is not None and seq > tail.start:
-            return len(tail.entries[seq - tail.start - 1].data)
+            return len(tail.records[seq - tail.start - 1].entry.data)
         return self._settled_size(session.id, seq)
 
     def _settled_size(self, session: int, seq: int) -> int:
@@ -188,7 +199,7 @@ class Draft:
         if seq >= first + len(sizes):
             if len(self._journal.sizes) >= REMEMBERED_PIECES:
                 self._journal.sizes.clear()
-            first, sizes = self._journal.sizes[session] = piece_sizes(self.db, session, seq)
+            first, sizes = self._journal.sizes[session] = entry_sizes(self.db, session, seq)
         return sizes[seq - first]
 
     # Sessions
@@ -218,7 +229,7 @@ class Draft:
 
     def begin(self) -> None:
         """Begin a transaction in which sessions are changed."""
-        self._begin(self._journal.next_move(0))
+        self._begin(self._journal.next_move(0, self._mirror.tails))
 
     def end(self) -> None:
         """End it."""
@@ -232,14 +243,14 @@ class Draft:
         """Commit the messages that were added."""
         if not self._records:
             return
-        move = self._journal.next_move(len(self._records))
+        move = self._journal.next_move(len(self._records), self._mirror.tails)
         if move is None and not self._large:
             # One statement is a transaction by itself. Nobody else writes, so what was read before it still holds.
             self._write(())
             return
         self._begin(move)
         self._write(())
-        write_large(self.db, self._records, self._entries)
+        self._piece = write_large(self.db, self._records, self._piece)
         self.db.execute("COMMIT")
 
     def _begin(self, move: Move | None) -> None:
@@ -247,7 +258,7 @@ class Draft:
         self._move = move
         if move is not None:
             # Before anything else: it puts sessions into the tables as they were before this transaction.
-            move_records(self.db, move, self._mirror.sessions, self._mirror.tails)
+            self._piece = move_records(self.db, move, self._mirror.sessions, self._piece)
 
     def _write(self, changes: Sequence[Change]) -> None:
         self._row += 1
@@ -258,20 +269,21 @@ class Draft:
 
     def commit(self) -> None:
         """The transaction is committed: let the journal know, in the writer's thread."""
-        journal = self._journal
+        journal, tails = self._journal, self._mirror.tails
+        journal.last_piece = self._piece
         if self._move is not None:
             journal.moved(self._move)
         journal.add(self._row, self._records, self._ids, len(self._changes))
         for change in self._changes:
             if change.gone:
-                journal.forget(change.session)
+                journal.forget(change.session, self._move, tails)
 
-    def apply(self) -> Iterable[tuple[Record, Entry]]:
+    def apply(self) -> Sequence[Record]:
         """Let the mirror know too, on the event loop. Returns what was kept, in order."""
         mirror = self._mirror
         if self._move is not None:
             mirror.moved(self._move)
         mirror.change(self._sessions)
         mirror.next_id = self._next_id
-        mirror.add(self._records, self._entries)
-        return zip(self._records, self._entries, strict=True)
+        mirror.add(self._records)
+        return self._records

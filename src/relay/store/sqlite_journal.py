@@ -3,17 +3,17 @@
 The journal is moved in rounds, a slice with each group of messages, so that no group waits long. A round goes through
 the sessions in the order of the tables: what is side by side there is moved together. When it ends, all that was in the
 journal when it began is in the tables, and the rows of that time are deleted, a few at a time. Only the writer's thread
-uses this.
+uses this; the records themselves are in the mirror.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from relay.models import MessageType
-from relay.store.base import NewEntry
+from relay.store.base import Entry
 
 JOURNAL_STEPS = 16_384
 JOURNAL_BYTES = 8 * 1024**2
@@ -25,9 +25,6 @@ SLICE_MESSAGES = 256
 SLICE_ROWS = 4
 """So many rows of the journal are deleted with a group."""
 
-PROMPT = MessageType.PROMPT
-"""By a name of its own: to look a member up in an enumeration takes as long as the rest of a line."""
-
 Id = tuple[int, str]
 """A session's id and a message_id."""
 
@@ -36,14 +33,17 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A message in the journal, and what it made of its session: to keep it again needs no look around."""
 
     session: int
+    session_id: str
     epoch: str
-    seq: int
     floor: int
-    bytes: int
+    log_bytes: int
     pending: int
     answers: int
     """The seq of the pending prompt whose wait it ends, or 0."""
-    new: NewEntry
+    message_id: str
+    fingerprint: bytes
+    active_ms: int
+    entry: Entry
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -68,6 +68,8 @@ class Move(msgspec.Struct, frozen=True):
     records: Mapping[int, Sequence[Record]]
     row: int
     """The rows up to this one are deleted."""
+    done: int
+    """So many of the sessions that are due in this round are through with it."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -89,21 +91,32 @@ class Ids(msgspec.Struct):
     """The prompts, of the tables too, whose wait one of them has ended, by session and seq."""
 
 
+class Held(Protocol):
+    """The records of one session, in the order of seq."""
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Those that the tables do not have."""
+
+
 class Journal:
-    """Its records, by session, and their ids. Changed only when a transaction has been committed."""
+    """How much it holds, and the ids in it. Changed only when a transaction has been committed.
+
+    `held` are the records by session, as they were before that transaction.
+    """
 
     def __init__(self) -> None:
         self.ids = Ids()
         self.old_ids = Ids()
         """Those that came before the round under way began: when it ends, the tables have them all."""
-        self.records: dict[int, list[Record]] = {}
-        """By session, in the order of seq."""
         self.sizes: dict[int, tuple[int, Sequence[int]]] = {}
-        """The oldest piece of some logs: the seq of its first entry, and how many bytes each has."""
+        """The oldest part of some logs: the seq of its first entry, and how many bytes each has."""
         self.messages = 0
         self.bytes = 0
         self.first_row = 1
         self.last_row = 0
+        self.last_piece = 0
+        """The highest id of a piece."""
         self._changes = 0
         self._round: Round | None = None
         self._done_row = 0  # the last row that was moved by rounds that have ended
@@ -117,54 +130,47 @@ class Journal:
         self.ids.prompts |= ids.prompts
         self.ids.responses |= ids.responses
         self.ids.answered |= ids.answered
-        piles = self.records
-        for record in records:
-            pile = piles.get(record.session)
-            if pile is None:
-                piles[record.session] = [record]
-            else:
-                pile.append(record)
 
-    def next_move(self, coming: int) -> Move | None:
+    def next_move(self, coming: int, held: Mapping[int, Held]) -> Move | None:
         """What to move while so many records and changes come; None if there is nothing to do."""
         if self._round is None and (self.messages + self._changes > JOURNAL_STEPS or self.bytes > JOURNAL_BYTES):
-            self._round = Round(sorted(self.records, reverse=True), self.last_row, self._changes)
+            self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
         if self._round is None and self._done_row < self.first_row:
             return None
         room = max(SLICE_MESSAGES, 2 * coming)
         chosen: dict[int, Sequence[Record]] = {}
+        done = 0
         for session in reversed(self._round.due if self._round else ()):
             if room <= 0:
                 break
-            if records := self.records.get(session, [])[:room]:
-                chosen[session] = records
+            its = held.get(session)
+            if its is not None:  # else it is gone
+                records = chosen[session] = its.records[:room]
                 room -= len(records)
-        return Move(chosen, min(self._done_row, self.first_row + SLICE_ROWS - 1))
+                if len(records) < len(its.records):
+                    break
+            done += 1
+        return Move(chosen, min(self._done_row, self.first_row + SLICE_ROWS - 1), done)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of it."""
         self.first_row = max(self.first_row, move.row + 1)
-        for session, records in move.records.items():
-            self.messages -= len(records)
-            self.bytes -= _bytes(records)
-            pile = self.records[session]
-            if len(pile) == len(records):
-                del self.records[session]
-            else:
-                del pile[: len(records)]
+        sizes = [len(record.entry.data) for records in move.records.values() for record in records]
+        self.messages -= len(sizes)
+        self.bytes -= sum(sizes)
         if self._round is not None:
             due = self._round.due
-            while due and due[-1] not in self.records:
-                due.pop()
+            del due[len(due) - move.done :]
             if not due:
                 self._end(self._round)
 
-    def forget(self, session: int) -> None:
-        """The session is gone."""
-        records = self.records.pop(session, ())
-        self.messages -= len(records)
-        self.bytes -= _bytes(records)
+    def forget(self, session: int, move: Move | None, held: Mapping[int, Held]) -> None:
+        """The session is gone; some of it may have been moved in the same transaction."""
+        records = held[session].records if session in held else ()
+        left = records[len(move.records.get(session, ())) if move is not None else 0 :]
+        self.messages -= len(left)
+        self.bytes -= _bytes(left)
 
     def _end(self, ended: Round) -> None:
         self._done_row = ended.row
@@ -174,4 +180,4 @@ class Journal:
 
 
 def _bytes(records: Sequence[Record]) -> int:
-    return sum([len(record.new.data) for record in records])
+    return sum([len(record.entry.data) for record in records])

@@ -6,16 +6,17 @@ for each session, of which there are at most `max_sessions`, and what `Journal` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from relay.models import PROMPT
 from relay.store.base import Entry
-from relay.store.sqlite_journal import PROMPT, Move, Record
+from relay.store.sqlite_journal import Move, Record
 
 
 class Session(msgspec.Struct, gc=False):
-    """A row of the table of this name, as it would be if the journal had been moved."""
+    """What is known of a session, with all that the journal says of it."""
 
     id: int
     session_id: str
@@ -28,28 +29,31 @@ class Session(msgspec.Struct, gc=False):
     active_ms: int
 
 
-class Tail(msgspec.Struct):
+class Tail(msgspec.Struct, gc=False):
     """The end of a session's log that the tables do not have: the entries after seq `start`."""
 
     start: int
-    entries: list[Entry] = []
+    records: list[Record] = []
+    """One for each entry."""
     waiting: dict[int, Entry] = {}
     """The prompts that are pending, by seq."""
-    answered: set[int] = set()
-    """The prompts, of the tables too, whose wait an entry of this tail has ended."""
+    answered: set[int] | None = None
+    """The prompts, of the tables too, whose wait an entry of this tail has ended; if there is any."""
 
     def after(self, seq: int, limit: int) -> list[Entry]:
         """Its entries after `seq`, at most `limit`."""
         first = max(0, seq - self.start)
-        return self.entries[first : first + limit]
+        return [record.entry for record in self.records[first : first + limit]]
 
-    def cut(self, records: Sequence[Record]) -> None:
-        """The tables have its first entries, which came from these records."""
-        self.start = records[-1].seq
-        del self.entries[: len(records)]
-        for record in records:
-            self.waiting.pop(record.seq, None)
-        self.answered -= {record.answers for record in records}
+    def cut(self, count: int) -> None:
+        """The tables have its first entries."""
+        moved = self.records[:count]
+        del self.records[:count]
+        self.start += count
+        for record in moved:
+            self.waiting.pop(record.entry.seq, None)
+        if self.answered is not None:
+            self.answered -= {record.answers for record in moved}
 
 
 class Mirror:
@@ -74,25 +78,28 @@ class Mirror:
             elif gone := self.sessions.pop(session_id, None):
                 self.tails.pop(gone.id, None)
 
-    def add(self, records: Iterable[Record], entries: Iterable[Entry]) -> None:
-        """The journal has these records too, and the logs these entries, one for each."""
+    def add(self, records: Iterable[Record]) -> None:
+        """The journal has these records too, and the logs their entries."""
         tails = self.tails
-        for record, entry in zip(records, entries, strict=True):
+        for record in records:
+            entry, answers = record.entry, record.answers
             tail = tails.get(record.session)
             if tail is None:
                 tail = tails[record.session] = Tail(entry.seq - 1)
-            tail.entries.append(entry)
+            tail.records.append(record)
             if entry.kind is PROMPT:
                 tail.waiting[entry.seq] = entry
-            elif record.answers:
-                tail.answered.add(record.answers)
-                tail.waiting.pop(record.answers, None)
+            elif answers:
+                tail.answered = tail.answered or set()
+                tail.answered.add(answers)
+                tail.waiting.pop(answers, None)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of the journal."""
+        tails = self.tails
         for session, records in move.records.items():
-            tail = self.tails[session]
-            if len(records) == len(tail.entries):
-                del self.tails[session]
+            tail = tails[session]
+            if len(records) == len(tail.records):
+                del tails[session]
             else:
-                tail.cut(records)
+                tail.cut(len(records))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from relay.store.base import Entry
-from relay.store.sqlite_journal import PROMPT, Change, Ids, Journal, Record
+from relay.models import PROMPT
+from relay.store.sqlite_journal import Change, Ids, Journal, Record
 from relay.store.sqlite_mirror import Mirror, Session
-from relay.store.sqlite_tables import load_journal, load_large, load_sessions
+from relay.store.sqlite_tables import last_piece, load_journal, load_large, load_sessions
 
 
 class Past:
@@ -24,6 +24,7 @@ class Past:
         self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
         self._next_id = max(self._sessions, default=0) + 1
         self._rows: list[int] = []
+        self._last_piece = last_piece(db)
         for row, steps in load_journal(db):
             self._rows.append(row)
             for record in steps.records:
@@ -37,24 +38,25 @@ class Past:
         """Let both be as they were. Called on the event loop, while the writer's thread is idle."""
         mirror.change({session.session_id: session for _, session in sorted(self._sessions.items())})
         mirror.next_id = self._next_id
+        journal.last_piece = self._last_piece
         if self._rows:
             journal.first_row, journal.last_row = self._rows[0], self._rows[-1]
         for records in self._records.values():
-            mirror.add(records, map(_entry, records))
+            mirror.add(records)
             journal.add(journal.last_row, records, _ids(records), changes=0)
 
     def _keep(self, record: Record) -> None:
         self._next_id = max(self._next_id, record.session + 1)
-        new = record.new
-        if record.seq == 1 and record.session not in self._sessions:
-            first = Session(record.session, new.session_id, record.epoch, 0, 0, 0, 0, new.now_ms, new.now_ms)
+        seq, active_ms = record.entry.seq, record.active_ms
+        if seq == 1 and record.session not in self._sessions:
+            first = Session(record.session, record.session_id, record.epoch, 0, 0, 0, 0, active_ms, active_ms)
             self._sessions[record.session] = first
         session = self._sessions.get(record.session)
-        if session is None or record.seq != session.seq + 1:
+        if session is None or seq != session.seq + 1:
             return  # the tables have it, or the session is gone
-        session.seq, session.floor, session.bytes = record.seq, record.floor, record.bytes
+        session.seq, session.floor, session.bytes = seq, record.floor, record.log_bytes
         session.pending = record.pending
-        session.active_ms = max(session.active_ms, new.now_ms)
+        session.active_ms = max(session.active_ms, active_ms)
         self._records.setdefault(record.session, []).append(record)
 
     def _change(self, change: Change) -> None:
@@ -68,17 +70,12 @@ class Past:
             session.active_ms = max(session.active_ms, change.active_ms)
 
 
-def _entry(record: Record) -> Entry:
-    return Entry(record.seq, record.new.kind, record.new.ts, record.new.data)
-
-
 def _ids(records: Iterable[Record]) -> Ids:
     ids = Ids()
     for record in records:
-        new = record.new
-        if new.kind is PROMPT:
-            ids.prompts[record.session, new.message_id] = record.seq
+        if record.entry.kind is PROMPT:
+            ids.prompts[record.session, record.message_id] = record.entry.seq
         else:
-            ids.responses[record.session, new.message_id] = new.fingerprint
+            ids.responses[record.session, record.message_id] = record.fingerprint
             ids.answered.add((record.session, record.answers))
     return ids

@@ -2,8 +2,8 @@
 
 Whatever waits at the moment is done in one transaction and answered only after its commit (group commit): a single
 writer waits for one fsync, sixty-four writers wait for the same one together. A group goes to the thread as a whole and
-comes back as a whole. The next one gathers meanwhile, and goes when the event loop has taken note of this one: so the
-mirror never changes while the thread is at work, and there is nothing to lock.
+comes back as a whole. The next one gathers meanwhile, and goes when the event loop has taken note of this one and its
+callers have their answers: so the mirror never changes while the thread is at work, and there is nothing to lock.
 """
 
 from __future__ import annotations
@@ -158,10 +158,9 @@ class GroupWriter:
 
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
         kept = draft.apply() if draft is not None else ()
-        self._hand_over()  # the thread is at the disk while the callers get their answers
-        for record, entry in kept:
+        for record in kept:
             try:
-                self._announce(record.new.session_id, record.epoch, entry)
+                self._announce(record.session_id, record.epoch, record.entry)
             except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
                 self._complain(error)
         for (_, later, after_commit), result in zip(group.waiting, results, strict=True):
@@ -174,6 +173,9 @@ class GroupWriter:
                 except Exception as error:
                     self._complain(error)
             later.answer(result)
+        # When the answers are written and what has come meanwhile is read: whoever goes on at once then goes with the
+        # next group. Half of the callers would otherwise always wait for the other half.
+        self._loop.call_soon(self._loop.call_soon, self._hand_over)
 
     def _complain(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})

@@ -1,0 +1,128 @@
+"""Puts records of the journal into the other tables. Part of a transaction of the writer's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relay.models import PROMPT
+from relay.store.sqlite_journal import Move, Record
+from relay.store.sqlite_mirror import Session
+from relay.store.sqlite_tables import encode_entries, insert, is_large
+
+PIECE_ENTRIES = 63
+"""At most so many in one piece of a log: an integer of SQLite has a bit for each, and one for the sign."""
+
+_ANSWERED = """
+    UPDATE part SET waiting = waiting & ~(1 << (:seq - first)) WHERE session = :session AND first <= :seq
+    AND last = (SELECT last FROM part WHERE session = :session AND last >= :seq ORDER BY last LIMIT 1)
+"""
+_MOVED_LARGE = """
+    UPDATE part SET waiting = ?, floor = ?, bytes = ?, pending = ?, active_ms = ? WHERE session = ? AND last = ?
+"""
+_DROP_PIECES = """
+    DELETE FROM piece WHERE id IN
+    (SELECT piece FROM part WHERE session = :session AND last <= :floor AND last < :newest AND waiting = 0)
+"""
+_DROP_PARTS = "DELETE FROM part WHERE session = :session AND last <= :floor AND last < :newest AND waiting = 0"
+
+
+def move_records(db: sqlite3.Connection, move: Move, sessions: Mapping[str, Session], piece: int) -> int:
+    """Move what is due, in pieces that come after this one, and delete the rows that are done with.
+
+    `sessions` are as they were before this transaction. Returns the last of the pieces.
+    """
+    rows = _Rows(piece)
+    for session, records in move.records.items():
+        if records[0].entry.seq == 1:
+            rows.add_session(sessions[records[0].session_id])
+        rows.add(session, records)
+    rows.write(db)
+    db.execute("DELETE FROM journal WHERE id <= ?", (move.row,))
+    return rows.piece
+
+
+class _Rows:
+    """What the tables are to get. Values of rows stand one after the other, see `insert`."""
+
+    def __init__(self, piece: int) -> None:
+        self.piece = piece
+        self._sessions: list[Any] = []
+        self._pieces: list[Any] = []
+        self._parts: list[Any] = []
+        self._large: list[Sequence[Any]] = []
+        self._prompts: list[Any] = []
+        self._responses: list[Any] = []
+        self._answered: list[Mapping[str, int]] = []
+        self._dropped: list[Mapping[str, int]] = []
+
+    def add_session(self, session: Session) -> None:
+        """A session that the tables do not have."""
+        self._sessions += session.id, session.session_id, session.epoch, session.created_ms, session.active_ms
+
+    def add(self, session: int, records: Sequence[Record]) -> None:
+        """Records of one session."""
+        waiting = self._add_ids(session, records)
+        newest = records[-1]
+        floor = newest.floor
+        start = 0  # of what has no part yet
+        for number, record in enumerate(records):
+            entry = record.entry
+            large = is_large(entry)
+            # The newest one tells how the log stands, even if it is dropped.
+            dropped = entry.seq <= floor and entry.seq not in waiting and record is not newest
+            if large or dropped or number - start == PIECE_ENTRIES:
+                self._add_part(session, records[start:number], waiting)
+                start = number + 1 if large or dropped else number
+            if large:
+                self._large.append((int(entry.seq in waiting), *_state(record), session, entry.seq))
+        self._add_part(session, records[start:], waiting)
+        if floor:
+            self._dropped.append({"session": session, "floor": floor, "newest": newest.entry.seq})
+
+    def _add_ids(self, session: int, records: Sequence[Record]) -> set[int]:
+        """The seqs of the prompts among them that wait."""
+        waiting: set[int] = set()
+        for record in records:
+            entry, answers = record.entry, record.answers
+            if entry.kind is PROMPT:
+                self._prompts += session, record.message_id, entry.seq
+                waiting.add(entry.seq)
+            else:
+                self._responses += session, record.message_id, record.fingerprint
+                if answers in waiting:
+                    waiting.remove(answers)
+                elif answers:
+                    self._answered.append({"session": session, "seq": answers})
+        return waiting
+
+    def _add_part(self, session: int, records: Sequence[Record], waiting: set[int]) -> None:
+        if not records:
+            return
+        entries = [record.entry for record in records]
+        first = entries[0].seq
+        times = [entry.ts for entry in entries]
+        mask = sum([1 << (entry.seq - first) for entry in entries if entry.seq in waiting]) if waiting else 0
+        self.piece += 1
+        self._pieces += self.piece, encode_entries(entries)
+        self._parts += session, entries[-1].seq, first, self.piece, min(times), max(times), mask
+        self._parts += _state(records[-1])
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """Let the tables have them."""
+        insert(db, "session (id, session_id, epoch, created_ms, active_ms)", self._sessions)
+        insert(db, "piece (id, entries)", self._pieces)
+        columns = "session, last, first, piece, min_ts, max_ts, waiting, floor, bytes, pending, active_ms"
+        insert(db, f"part ({columns})", self._parts)
+        db.executemany(_MOVED_LARGE, self._large)
+        insert(db, "prompt (session, message_id, seq)", self._prompts)
+        insert(db, "response (session, message_id, fingerprint)", self._responses)
+        db.executemany(_ANSWERED, self._answered)
+        db.executemany(_DROP_PIECES, self._dropped)
+        db.executemany(_DROP_PARTS, self._dropped)
+
+
+def _state(record: Record) -> tuple[int, int, int, int]:
+    """How the log stood after this record."""
+    return record.floor, record.log_bytes, record.pending, record.active_ms
