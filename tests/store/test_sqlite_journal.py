@@ -178,6 +178,26 @@ async def test_a_session_is_not_taken_for_one_that_was_deleted_before_it(tmp_pat
     await store.close()
 
 
+async def test_the_id_of_a_response_is_known_where_no_prompt_is(tmp_path: Path) -> None:
+    """In the tables, and then in a journal that holds nothing but answers."""
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_prompt(a_prompt("p2"))
+    await store.add_response(a_response("a1", to="p1"))
+    await settle(store)
+    found = [
+        await store.add_response(a_response("a1", to="nobody")),
+        await store.add_response(a_response("a2", to="p2")),
+        await store.add_response(a_response("a2", to="nobody")),
+        await store.add_response(a_response("a2", to="p2")),
+        await store.add_response(a_response("a3", to="p2")),
+    ]
+    session = await store.session("s1")
+    await store.close()
+    assert found == [Outcome.CONFLICT, Outcome.KEPT, Outcome.CONFLICT, Outcome.DUPLICATE, Outcome.KEPT]
+    assert (session.messages, session.pending) == (5, 0)
+
+
 async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     big = "x" * 100_000

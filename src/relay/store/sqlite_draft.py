@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import PROMPT
 from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
-from relay.store.sqlite_journal import Change, Ids, Journal, Move, Record, Steps
+from relay.store.sqlite_journal import Change, Id, Ids, Journal, Move, Record, Steps
 from relay.store.sqlite_mirror import Mirror, Session
 from relay.store.sqlite_move import move_records
 from relay.store.sqlite_tables import (
@@ -57,7 +57,7 @@ class Draft:
         self._ids = Ids()
         self._large = False
         self._known = Ids()  # what the tables were asked for
-        self._places = (self._ids, journal.ids, journal.old_ids, self._known)
+        self._places = [self._ids]  # where ids are to be looked for, see `add`
         self._changes: list[Change] = []
         self._move: Move | None = None
         self._row = journal.last_row
@@ -92,6 +92,9 @@ class Draft:
 
     def add(self, entries: Iterable[NewEntry]) -> list[Outcome | RelayError]:
         """What becomes of each, or the refusal: see `Store.add_prompt` and `Store.add_response`."""
+        for ids in (self._journal.ids, self._journal.old_ids, self._known):
+            if ids.prompts or ids.responses:  # else it is empty
+                self._places.append(ids)
         results: list[Outcome | RelayError] = []
         for new in entries:
             try:
@@ -103,9 +106,8 @@ class Draft:
     def _add_prompt(self, new: NewEntry) -> Outcome:
         session = self._sessions.get(new.session_id) or self._own(new.session_id) or self._create(new)
         prompt = session.id, new.message_id
-        for ids in self._places:
-            if prompt in ids.prompts:
-                return DUPLICATE
+        if self._seq(prompt):
+            return DUPLICATE
         if session.pending >= self._max_pending:
             raise self._limits.too_many_pending()
         session.pending += 1
@@ -118,21 +120,30 @@ class Draft:
         if session is None:
             raise SessionNotFound
         response = session.id, new.message_id
-        known = next((ids.responses[response] for ids in self._places if response in ids.responses), None)
-        if known is not None:
-            return DUPLICATE if known == new.fingerprint else CONFLICT
-        prompt = session.id, new.client_msg_id
-        seq = next((ids.prompts[prompt] for ids in self._places if prompt in ids.prompts), 0)
-        if seq == 0:
+        for ids in self._places:
+            if response in ids.responses:
+                return DUPLICATE if ids.responses[response] == new.fingerprint else CONFLICT
+        answers = self._seq((session.id, new.client_msg_id))
+        if not answers:
             raise PromptNotFound
-        place = session.id, seq
-        answers = 0 if any(place in ids.answered for ids in self._places) else seq
         self._ids.responses[response] = new.fingerprint
-        if answers:
+        place = session.id, answers
+        for ids in self._places:
+            if place in ids.answered:
+                answers = 0
+                break
+        else:
             session.pending -= 1
             self._ids.answered.add(place)
         self._keep(session, new, answers)
         return KEPT
+
+    def _seq(self, prompt: Id) -> int:
+        """The seq of the prompt with this id; 0 if there is none."""
+        for ids in self._places:
+            if seq := ids.prompts.get(prompt):
+                return seq
+        return 0
 
     def _own(self, session_id: str) -> Session | None:
         """A copy of the committed session, which this draft may change."""

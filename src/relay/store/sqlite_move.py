@@ -51,11 +51,11 @@ class _Rows:
         self._sessions: list[Any] = []
         self._pieces: list[Any] = []
         self._parts: list[Any] = []
-        self._large: list[Sequence[Any]] = []
+        self._large: list[Any] = []
         self._prompts: list[Any] = []
         self._responses: list[Any] = []
-        self._answered: list[Mapping[str, int]] = []
-        self._dropped: list[Mapping[str, int]] = []
+        self._answered: list[Any] = []
+        self._dropped: list[Any] = []
 
     def add_session(self, session: Session) -> None:
         """A session that the tables do not have."""
@@ -115,12 +115,16 @@ class _Rows:
         insert(db, "piece (id, entries)", self._pieces)
         columns = "session, last, first, piece, min_ts, max_ts, waiting, floor, bytes, pending, active_ms"
         insert(db, f"part ({columns})", self._parts)
-        db.executemany(_MOVED_LARGE, self._large)
         insert(db, "prompt (session, message_id, seq)", self._prompts)
         insert(db, "response (session, message_id, fingerprint)", self._responses)
-        db.executemany(_ANSWERED, self._answered)
-        db.executemany(_DROP_PIECES, self._dropped)
-        db.executemany(_DROP_PARTS, self._dropped)
+        for statement, values in (
+            (_MOVED_LARGE, self._large),
+            (_ANSWERED, self._answered),
+            (_DROP_PIECES, self._dropped),
+            (_DROP_PARTS, self._dropped),
+        ):
+            if values:
+                db.executemany(statement, values)
 
 
 def _state(record: Record) -> tuple[int, int, int, int]:
