@@ -48,20 +48,34 @@ class Wire(asyncio.Transport):
         """Nothing more comes."""
 
 
-async def asked(reply: Reply, *headers: bytes) -> tuple[Wire, HttpToolsProtocol]:
-    """A connection of plain uvicorn, and what it got of an application that answers this."""
+async def connected(reply: Reply, *, requests: int = 1) -> tuple[Wire, HttpToolsProtocol, asyncio.Event]:
+    """A connection of plain uvicorn to an application that answers this; and when it has answered so many."""
     done = asyncio.Event()
+    answered = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal answered
         await send_answer(reply, send)
-        done.set()
+        answered += 1
+        if answered == requests:
+            done.set()
 
     config = Config(app, proxy_headers=False, access_log=False, lifespan="off")
     config.load()
     protocol = HttpToolsProtocol(config, ServerState(), {})
     wire = Wire()
     protocol.connection_made(wire)
-    protocol.data_received(b"\r\n".join([b"GET / HTTP/1.1", b"host: x", *headers, b"", b""]))
+    return wire, protocol, done
+
+
+def a_request(*headers: bytes) -> bytes:
+    return b"\r\n".join([b"GET / HTTP/1.1", b"host: x", *headers, b"", b""])
+
+
+async def asked(reply: Reply, *headers: bytes) -> tuple[Wire, HttpToolsProtocol]:
+    """The connection when one request was answered."""
+    wire, protocol, done = await connected(reply)
+    protocol.data_received(a_request(*headers))
     await done.wait()
     return wire, protocol
 
@@ -88,6 +102,32 @@ async def test_a_connection_is_closed_behind_its_last_answer() -> None:
     wire, _ = await asked(b"{}", b"connection: close")
     assert wire.closed_after == 1
     assert wire.writes[0].endswith(b"\r\n\r\n{}")
+
+
+async def test_requests_in_one_piece_are_answered_one_after_the_other() -> None:
+    wire, protocol, done = await connected(b"{}", requests=3)
+    protocol.data_received(a_request() * 3)
+    await done.wait()
+    assert [written.endswith(b"\r\n\r\n{}") for written in wire.writes] == [True] * 3
+
+
+async def test_an_answer_that_has_to_wait_is_given_to_uvicorn_as_it_is() -> None:
+    wire, protocol, done = await connected(b"{}")
+    protocol.pause_writing()
+    protocol.data_received(a_request())
+    await asyncio.sleep(0)
+    assert (wire.writes, protocol.cycle.transport) == ([], wire)
+    protocol.resume_writing()
+    await done.wait()
+    assert b"".join(wire.writes).endswith(b"\r\n\r\n{}")
+
+
+async def test_nothing_is_written_for_a_peer_that_has_gone() -> None:
+    wire, protocol, done = await connected(b"{}")
+    protocol.data_received(a_request())
+    protocol.cycle.disconnected = True
+    await done.wait()
+    assert (wire.writes, protocol.cycle.transport) == ([], wire)
 
 
 async def test_an_error_leaves_the_connection_to_uvicorn() -> None:

@@ -10,6 +10,14 @@ from relay.store import sqlite_journal, sqlite_move, sqlite_tables
 from relay.store.sqlite import SqliteStore
 
 
+def held(store: SqliteStore) -> int:
+    """How many messages are in memory; the journal's own account must agree."""
+    records = [record for tail in store._mirror.tails.values() for record in tail.records]
+    assert store._journal.messages == len(records)
+    assert store._journal.bytes == sum(len(record.entry.data) for record in records)
+    return len(records)
+
+
 async def settle(store: SqliteStore) -> None:
     """Move all of the journal to the tables."""
     with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1, SLICE_MESSAGES=10**6, SLICE_ROWS=10**6):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -121,6 +122,26 @@ async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) 
     commits = [statement for statement in statements if statement.startswith(("INSERT INTO journal", "COMMIT"))]
     assert 2 <= len(commits) <= 5  # one of them is that of the tracing
     await store.close()
+
+
+async def test_what_waits_at_the_end_is_kept(tmp_path: Path) -> None:
+    """In the group that is handed over, in the one behind it, and between two groups."""
+    store = await opened(tmp_path / "relay.db")
+    first = asyncio.ensure_future(store.add_prompt(a_prompt("p1")))
+    while store._writer._groups or not store._writer._busy:
+        await asyncio.sleep(0)
+    rest: list[asyncio.Future[Any]] = [asyncio.ensure_future(store.add_prompt(a_prompt(f"p{n}"))) for n in range(2, 5)]
+    rest.append(asyncio.ensure_future(store.touch({"s1": 10**9})))  # no message: a group of its own
+    await first
+    rest.append(asyncio.ensure_future(store.add_prompt(a_prompt("p5"))))
+    await asyncio.sleep(0)
+    await store.close()
+    outcomes = await asyncio.gather(*rest)
+    store = await opened(tmp_path / "relay.db")
+    pending, session = await store.pending("s1"), await store.session("s1")
+    await store.close()
+    assert outcomes == [Outcome.KEPT] * 3 + [None, Outcome.KEPT]
+    assert (len(pending), session.active_ms) == (5, 10**9)
 
 
 async def test_who_goes_on_at_once_goes_with_those_who_have_waited(tmp_path: Path) -> None:

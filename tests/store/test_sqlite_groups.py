@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from relay.store.sqlite import SqliteStore
 from relay.store.sqlite_journal import JOURNAL_BYTES
 from relay.store.sqlite_writer import MAX_GROUP_BYTES
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
-from tests.store.moving import full, settle, small_pieces
+from tests.store.moving import full, held, settle, small_pieces
 
 TIGHT = msgspec.structs.replace(
     GENEROUS, history_max_messages=5, history_max_bytes=700, max_pending_per_session=3, max_sessions=2
@@ -36,10 +35,15 @@ SESSIONS = ("s1", "s2", "s3")
 Call = Callable[[Store], Awaitable[Any]]
 
 
-def names() -> Callable[[], str]:
+class Names:
     """Epochs that can be compared."""
-    numbers = count(1)
-    return lambda: f"epoch {next(numbers)}"
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return f"epoch {self.count}"
 
 
 def add(new: NewEntry) -> Call:
@@ -94,7 +98,7 @@ async def after_a_crash(store: SqliteStore, copy: Path, listening: Listening, **
 TIMES = st.integers(1, 4)
 SESSION = st.sampled_from(SESSIONS)
 PROMPT_ID = st.sampled_from(["p1", "p2", "p3", "p4", "p5", "p6"])
-TEXT = st.sampled_from(["", "one", "x" * 200])
+TEXT = st.sampled_from(["", "one", "x" * 200, "x" * 800])  # the last one is more than a log may hold
 MESSAGES = st.one_of(
     st.builds(a_prompt, PROMPT_ID, session_id=SESSION, prompt=TEXT, ts=TIMES, now_ms=TIMES),
     st.builds(
@@ -116,7 +120,8 @@ RENEWAL = st.builds(lambda each: [lambda store: renew(store, each)], SESSION)  #
 GROUP = st.lists(st.one_of(MESSAGES, MESSAGES, MESSAGES, MESSAGES, OTHERS), min_size=1, max_size=12)
 
 
-STEPS = st.lists(st.one_of(GROUP, GROUP, RENEWAL, st.sampled_from(["move", "crash"])), max_size=12)
+FAILING = GROUP.map(lambda group: ("fail", group))
+STEPS = st.lists(st.one_of(GROUP, GROUP, RENEWAL, FAILING, st.sampled_from(["move", "crash"])), max_size=12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,8 +140,8 @@ def test_so_do_they_if_there_is_always_a_part_of_the_journal_to_be_moved(steps: 
 
 async def play(folder: Path, steps: list[Any]) -> None:
     heard, expected = Listening(), Listening()
-    epochs = names()
-    memory = MemoryStore(TIGHT, new_epoch=names())
+    epochs = Names()
+    memory = MemoryStore(TIGHT, new_epoch=Names())
     store = SqliteStore(folder / "0.db", TIGHT, new_epoch=epochs)
     await memory.open(expected)
     await store.open(heard)
@@ -145,11 +150,37 @@ async def play(folder: Path, steps: list[Any]) -> None:
             await settle(store)
         elif step == "crash":
             store = await after_a_crash(store, folder / f"{number}.db", heard, new_epoch=epochs)
+        elif isinstance(step, tuple):
+            await fail(store, step[1])
         else:
             assert await together(store, step) == await one_by_one(memory, step)
         assert await all_of(store) == await all_of(memory)
         assert (heard.heard, heard.deleted) == (expected.heard, expected.deleted)
+        check_accounts(store)
     await store.close()
+
+
+async def fail(store: SqliteStore, calls: list[Call]) -> None:
+    """Nothing can be written; whatever would have been changed is refused."""
+    assert isinstance(store._new_epoch, Names)
+    given = store._new_epoch.count
+    store._writer._connection.execute("PRAGMA query_only = ON")
+    await together(store, calls)
+    store._writer._connection.execute("PRAGMA query_only = OFF")
+    store._new_epoch.count = given
+
+
+def check_accounts(store: SqliteStore) -> None:
+    """The journal's counters, and that nothing is left of what is gone."""
+    held(store)
+    db = sqlite3.connect(store._path)
+    pieces = {piece for [piece] in db.execute("SELECT id FROM piece")}
+    parts = {piece for [piece] in db.execute("SELECT piece FROM part")}
+    known = {session.id for session in store._mirror.sessions.values()}
+    for table in ("part", "prompt", "response"):
+        assert known >= {session for [session] in db.execute(f"SELECT session FROM {table}")}  # noqa: S608
+    db.close()
+    assert pieces == parts
 
 
 BIG = "x" * 100_000

@@ -16,6 +16,7 @@ from relay.errors import StoreUnavailable
 from relay.models import MessageType
 from relay.store import sqlite_journal
 from relay.store.base import Outcome, Store
+from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
 from relay.store.sqlite_journal import JOURNAL_BYTES, JOURNAL_STEPS, SLICE_MESSAGES
 from relay.store.sqlite_mirror import Mirror
@@ -23,7 +24,7 @@ from relay.store.sqlite_writer import MAX_GROUP
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.machine import QUICK
 from tests.store.backends import Backend, open_sqlite
-from tests.store.moving import full, settle
+from tests.store.moving import full, held, settle
 from tests.store.test_any_order import StoreMachine
 
 
@@ -123,15 +124,6 @@ async def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
     await store.close()
 
 
-def held(store: SqliteStore) -> int:
-    """How many messages are in memory."""
-    tails = store._mirror.tails.values()
-    count = sum(len(tail.records) for tail in tails)
-    assert store._journal.messages == count
-    assert store._journal.bytes == sum(len(record.entry.data) for tail in tails for record in tail.records)
-    return count
-
-
 async def test_no_group_waits_for_more_than_a_slice(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(1000)))
@@ -155,6 +147,22 @@ async def test_changes_of_sessions_do_not_fill_the_journal_for_ever(tmp_path: Pa
     store = await opened(tmp_path / "relay.db")
     assert (await store.session("s1")).active_ms == 199
     await store.close()
+
+
+async def test_changes_of_several_lives_do_not_fill_it_either(tmp_path: Path) -> None:
+    """Each process lives too short to begin a round by itself."""
+    rows = []
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=10):
+        for life in range(10):
+            store = await opened(tmp_path / "relay.db")
+            if life == 0:
+                await store.add_prompt(a_prompt("p1"))
+            for n in range(4):
+                await store.touch({"s1": 1_000_000 + 10 * life + n})
+            await store.close()
+            [[count]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+            rows.append(count)
+    assert max(rows) <= 20
 
 
 async def test_a_session_is_not_taken_for_one_that_was_deleted_before_it(tmp_path: Path) -> None:
@@ -196,6 +204,71 @@ async def test_the_id_of_a_response_is_known_where_no_prompt_is(tmp_path: Path) 
     await store.close()
     assert found == [Outcome.CONFLICT, Outcome.KEPT, Outcome.CONFLICT, Outcome.DUPLICATE, Outcome.KEPT]
     assert (session.messages, session.pending) == (5, 0)
+
+
+async def test_of_a_prompt_that_was_dropped_it_is_still_known_that_it_was_answered(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db", history_max_messages=4)
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_response(a_response("a1", to="p1"))
+    for n in range(2, 9):
+        await store.add_prompt(a_prompt(f"p{n}"))
+    await settle(store)
+    outcomes = [
+        await store.add_response(a_response("a2", to="p1")),
+        await store.add_prompt(a_prompt("p1")),
+        await store.add_response(a_response("a3", to="p2")),  # below the floor too, but it waits
+    ]
+    session, pending = await store.session("s1"), await store.pending("s1")
+    await settle(store)
+    again = await store.pending("s1")
+    await store.close()
+    assert outcomes == [Outcome.KEPT, Outcome.DUPLICATE, Outcome.KEPT]
+    assert (session.pending, [entry.seq for entry in pending]) == (6, list(range(4, 10)))
+    assert again == pending
+
+
+async def test_a_session_whose_last_message_is_more_than_its_log_may_hold_is_there_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    store = await opened(tmp_path / "relay.db", history_max_bytes=500)
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_response(a_response("a1", to="p1", text="x" * 500))
+    await settle(store)
+    await store.close()
+    store = await opened(tmp_path / "relay.db", history_max_bytes=500)
+    found = await store.session("s1"), await store.head("s1"), await store.pending("s1")
+    outcomes = (
+        await store.add_response(a_response("a1", to="p1", text="x" * 500)),
+        await store.add_prompt(a_prompt("p2")),
+    )
+    page = await store.history("s1", limit=10, offset=0, since=None)
+    await store.close()
+    assert (found[0].messages, found[1] and found[1].seq, found[2]) == (0, 2, [])
+    assert outcomes == (Outcome.DUPLICATE, Outcome.KEPT)
+    assert [entry.seq for entry in page.entries] == [3]
+
+
+async def test_what_a_failed_transaction_would_have_dropped_is_dropped_later_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    store = await opened(tmp_path / "relay.db", history_max_bytes=1000)
+    memory = MemoryStore(msgspec.structs.replace(GENEROUS, history_max_bytes=1000), new_epoch=lambda: "epoch")
+    await memory.open(Listening())
+    for n in range(6):
+        for each in (store, memory):
+            await each.add_prompt(a_prompt(f"p{n}", prompt="x" * 100))
+        await settle(store)  # each is a part by itself
+    store._writer._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreUnavailable):
+        await store.add_prompt(a_prompt("p6", prompt="x" * 900))
+    store._writer._connection.execute("PRAGMA query_only = OFF")
+    pages = []
+    for n in range(6, 9):
+        for each in (store, memory):
+            assert await each.add_prompt(a_prompt(f"p{n}", prompt="x" * 100)) is Outcome.KEPT
+            pages.append(await each.history("s1", limit=10, offset=0, since=None))
+    await store.close()
+    assert pages[::2] == pages[1::2]
 
 
 async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -15,35 +15,38 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 class Envelope:
     """What uvicorn's object for a request sees of its connection: it may write to it and close it."""
 
-    __slots__ = ("_cycle", "_parts", "_transport")
+    __slots__ = ("_cycle", "_head", "_transport")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._transport = cycle.transport
-        self._parts: list[bytes] = []
+        self._head = b""
         cycle.transport = self  # type: ignore[assignment]
 
     def write(self, data: bytes) -> None:
-        """Keep it until all is there."""
-        self._parts.append(data)
+        """Keep the head; with the body behind it, write both."""
+        if self._head:
+            self._post(data)
+        else:
+            self._head = data
 
     def close(self) -> None:
-        """Close the connection, after what was written."""
+        """Close the connection, behind its last answer."""
         self._post()
         self._transport.close()
 
     def seal(self) -> None:
-        """All is there: write it, and leave the connection to uvicorn again."""
+        """Leave the connection to uvicorn again."""
         self._cycle.transport = self._transport
         self._post()
 
-    def _post(self) -> None:
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts.clear()
+    def _post(self, body: bytes = b"") -> None:
+        if self._head:
+            self._transport.write(self._head + body)
+            self._head = b""
 
 
 def envelope(send: Send) -> Envelope | None:
-    """To be sealed when an answer has been sent by `send`; None if that is not uvicorn's own."""
+    """To be sealed when an answer has been sent by `send`; None if that is not uvicorn's own, or has to wait."""
     cycle = getattr(send, "__self__", None)
-    return Envelope(cycle) if type(cycle) is RequestResponseCycle else None
+    return Envelope(cycle) if type(cycle) is RequestResponseCycle and not cycle.flow.write_paused else None

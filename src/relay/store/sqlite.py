@@ -47,12 +47,12 @@ from relay.store.sqlite_writer import GroupWriter
 READERS = 2
 """Connections that read; each has a thread."""
 
-# Each tells how far the tables know the log. No row: there is no such session any more. Not told to, SQLite would look
-# for what waits in all parts of the log.
+# Each tells how far the tables know the log. No row: there is no such session any more.
 _LOG = """
     SELECT k.seq, entries FROM known k LEFT JOIN part p ON p.session = k.id AND p.last > :after AND p.last < :before
     LEFT JOIN piece ON piece.id = p.piece WHERE k.id = :id ORDER BY p.last
 """
+# Not told by which index, SQLite would look through all parts of the log.
 _PENDING = """
     SELECT k.seq, entries, p.waiting FROM known k
     LEFT JOIN part p INDEXED BY part_that_waits ON p.session = k.id AND p.waiting != 0

@@ -207,7 +207,7 @@ class Draft:
 
     def _settled_size(self, session: int, seq: int) -> int:
         first, sizes = self._journal.sizes.get(session, (seq, ()))
-        if seq >= first + len(sizes):
+        if not first <= seq < first + len(sizes):  # below it too: a transaction that has failed went further
             if len(self._journal.sizes) >= REMEMBERED_PIECES:
                 self._journal.sizes.clear()
             first, sizes = self._journal.sizes[session] = entry_sizes(self.db, session, seq)
@@ -255,7 +255,7 @@ class Draft:
         if not self._records:
             return
         move = self._journal.next_move(len(self._records), self._mirror.tails)
-        if move is None and not self._large:
+        if move is None and not self._large and not self.db.in_transaction:
             # One statement is a transaction by itself. Nobody else writes, so what was read before it still holds.
             self._write(())
             return

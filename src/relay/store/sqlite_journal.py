@@ -100,9 +100,10 @@ class Held(Protocol):
 
 
 class Journal:
-    """How much it holds, and the ids in it. Changed only when a transaction has been committed.
+    """How much it holds, and the ids in it. That changes only when a transaction has been committed.
 
-    `held` are the records by session, as they were before that transaction.
+    A round may begin with one that fails; it goes on with the next. `held` are the records by session, as they were
+    before the transaction.
     """
 
     def __init__(self) -> None:

@@ -117,8 +117,9 @@ class _Rows:
         insert(db, f"part ({columns})", self._parts)
         insert(db, "prompt (session, message_id, seq)", self._prompts)
         insert(db, "response (session, message_id, fingerprint)", self._responses)
+        if self._large and db.executemany(_MOVED_LARGE, self._large).rowcount != len(self._large):
+            raise sqlite3.IntegrityError("a large message is not where it was written")
         for statement, values in (
-            (_MOVED_LARGE, self._large),
             (_ANSWERED, self._answered),
             (_DROP_PIECES, self._dropped),
             (_DROP_PARTS, self._dropped),

@@ -19,11 +19,11 @@ class Past:
     """The state that was committed last. Raises whatever comes of reading a file that is damaged."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
         self._sessions = {session.id: session for session in load_sessions(db)}
         self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
         self._next_id = max(self._sessions, default=0) + 1
         self._rows: list[int] = []
+        self._changes = 0
         self._last_piece = last_piece(db)
         for row, steps in load_journal(db):
             self._rows.append(row)
@@ -31,6 +31,7 @@ class Past:
                 self._keep(record)
             for change in steps.changes:
                 self._change(change)
+            self._changes += len(steps.changes)
         for records in self._records.values():
             records[:] = [load_large(db, record) for record in records]
 
@@ -41,6 +42,7 @@ class Past:
         journal.last_piece = self._last_piece
         if self._rows:
             journal.first_row, journal.last_row = self._rows[0], self._rows[-1]
+        journal.add(journal.last_row, (), Ids(), self._changes)
         for records in self._records.values():
             mirror.add(records)
             journal.add(journal.last_row, records, _ids(records), changes=0)
@@ -77,5 +79,6 @@ def _ids(records: Iterable[Record]) -> Ids:
             ids.prompts[record.session, record.message_id] = record.entry.seq
         else:
             ids.responses[record.session, record.message_id] = record.fingerprint
-            ids.answered.add((record.session, record.answers))
+            if record.answers:
+                ids.answered.add((record.session, record.answers))
     return ids

@@ -19,7 +19,8 @@ from relay.store.sqlite_journal import Change, Record, Steps
 from relay.store.sqlite_mirror import Session
 
 LARGE_BYTES = 4096
-"""A message of this size is a piece by itself, and is written there at once: the journal only says that it came."""
+"""A message of this size is a piece by itself, and is written there at once: the journal only says that it came. So
+this is part of the file's format: with another value, what is in the journal could not be moved."""
 
 MAX_ROWS = 64
 """At most so many in one statement."""
@@ -105,9 +106,11 @@ def look_up_prompts(db: sqlite3.Connection, ids: Sequence[Any]) -> Iterator[tupl
 
     The ids are given as session, message_id, session, message_id, …
     """
+    # Only the first part that ends behind it can have it. If it was dropped none has, and to shift by less than nothing
+    # shifts the other way: the answer is 0.
     pending = (
         "(SELECT waiting >> (m.seq - first) & 1 FROM part"
-        " WHERE session = m.session AND last >= m.seq AND first <= m.seq ORDER BY last LIMIT 1)"
+        " WHERE session = m.session AND last >= m.seq ORDER BY last LIMIT 1)"
     )
     return _look_up(db, f"m.seq, {pending} FROM wanted w CROSS JOIN prompt m", ids)
 

@@ -13,13 +13,15 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from relay.errors import RelayError, StoreUnavailable
 from relay.store.base import Entry, NewEntry, Outcome
 from relay.store.later import Later
 from relay.store.sqlite_draft import Draft
+from relay.store.sqlite_journal import Record
 
 MAX_GROUP = 512
 """So many operations at most in one transaction: the first of them waits for the last."""
@@ -158,6 +160,15 @@ class GroupWriter:
 
     def _answer(self, group: _Group, draft: Draft | None, results: list[Any]) -> None:
         kept = draft.apply() if draft is not None else ()
+        try:
+            self._tell(group, kept, results)
+        finally:
+            # When the answers are written and what has come meanwhile is read: whoever goes on at once then goes with
+            # the next group. Half of the callers would otherwise always wait for the other half.
+            self._loop.call_soon(self._loop.call_soon, self._hand_over)
+
+    def _tell(self, group: _Group, kept: Sequence[Record], results: list[Any]) -> None:
+        """First the listener, then the callers."""
         for record in kept:
             try:
                 self._announce(record.session_id, record.epoch, record.entry)
@@ -173,9 +184,6 @@ class GroupWriter:
                 except Exception as error:
                     self._complain(error)
             later.answer(result)
-        # When the answers are written and what has come meanwhile is read: whoever goes on at once then goes with the
-        # next group. Half of the callers would otherwise always wait for the other half.
-        self._loop.call_soon(self._loop.call_soon, self._hand_over)
 
     def _complain(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})
@@ -189,8 +197,7 @@ def _attempt(act: Callable[[Any], T], subject: Any) -> T | RelayError:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    try:
+    # If this fails the next BEGIN will tell; and while a transaction is open, a group is not written without one.
+    with suppress(Exception):
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    except sqlite3.Error:
-        pass  # the next BEGIN will tell
