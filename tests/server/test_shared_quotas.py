@@ -97,8 +97,9 @@ def test_waiting_polls_of_a_session(clients: list[httpx.Client]) -> None:
         for client in clients:
             details = "a session has at most 3 waiting polls"
             assert_error(client.get("/prompts/s1"), 429, "too_many_polls", "Too many waiting polls", details)
-        talk.respond(talk.prompt())
+        prompt = talk.prompt()
         assert [len(poll.result(10).json()) for poll in polls] == [1, 1, 1]
+        talk.respond(prompt)  # not before: a poll that looks only then finds nothing, and waits on
         again = agents.submit(clients[1].get, "/prompts/s1")
         wait_until(lambda: watched(clients[1], "s1").get("waiting_agents") == 1)
         talk.prompt()
