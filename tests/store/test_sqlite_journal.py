@@ -271,6 +271,21 @@ async def test_what_a_failed_transaction_would_have_dropped_is_dropped_later_as_
     assert pages[::2] == pages[1::2]
 
 
+async def test_what_is_dropped_from_a_log_takes_no_room_in_the_file(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db", history_max_messages=4)
+    for n in range(5):
+        await store.add_prompt(a_prompt(f"p{n}"))
+        await store.add_response(a_response(f"a{n}", to=f"p{n}"))
+        await settle(store)
+    await store.close()
+    db = sqlite3.connect(tmp_path / "relay.db")
+    pieces = db.execute("SELECT id FROM piece ORDER BY id").fetchall()
+    parts = db.execute("SELECT piece FROM part ORDER BY piece").fetchall()
+    db.close()
+    assert pieces == parts
+    assert len(parts) == 2
+
+
 async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     big = "x" * 100_000
