@@ -178,7 +178,7 @@ async def test_one_refused_step_does_not_harm_its_neighbours(tmp_path: Path) -> 
 async def test_a_write_whose_caller_has_gone_is_kept_and_announced(tmp_path: Path) -> None:
     listening = Listening()
     store = await opened(tmp_path / "relay.db", listening)
-    caller = asyncio.create_task(store.add_prompt(a_prompt("p1")))
+    caller = asyncio.ensure_future(store.add_prompt(a_prompt("p1")))
     await asyncio.sleep(0)
     caller.cancel()
     await store.add_prompt(a_prompt("p2"))
@@ -279,14 +279,23 @@ async def test_what_comes_after_the_end_is_refused(tmp_path: Path) -> None:
             await asyncio.wait_for(call, 5)
 
 
-async def test_a_read_under_way_ends_before_the_store_does(tmp_path: Path) -> None:
+async def test_a_read_under_way_ends_before_the_store_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await opened(tmp_path / "relay.db")
     await store.add_prompt(a_prompt("p1"))
     await settle(store)
+    readers = [store._readers.get_nowait() for _ in range(READERS)]
     reads = [asyncio.create_task(store.pending("s1")) for _ in range(5)]
     await asyncio.sleep(0)
+    end_of_writer = store._writer.close
+
+    async def end_and_give_readers_back() -> None:
+        await end_of_writer()
+        for reader in readers:  # whoever waits for one has not had a turn yet when the store goes on with its end
+            store._readers.put_nowait(reader)
+
+    monkeypatch.setattr(store._writer, "close", end_and_give_readers_back)
     await store.close()
-    assert [len(await read) for read in reads] == [1] * 5
+    assert [len(await asyncio.wait_for(read, 5)) for read in reads] == [1] * 5
 
 
 async def test_a_journal_that_cannot_be_read_is_named_and_the_file_let_go(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,9 @@ class SqliteStore(LocalCommons):
         self._mirror = Mirror()
         self._journal = Journal()
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
-        self._reading = 0  # readers that are open
+        self._reading = False
+        self._reads = 0  # those under way
+        self._no_reads = asyncio.Event()
         self._writer: GroupWriter
         self._listener: Listener
 
@@ -114,7 +116,7 @@ class SqliteStore(LocalCommons):
             for _ in range(READERS):
                 reader = await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
                 self._readers.put_nowait(reader)
-                self._reading += 1
+            self._reading = True
         except (StoreUnavailable, sqlite3.Error) as exc:
             await self._stop()
             raise StartupError(f"{self._path} cannot be read: {exc.__cause__ or exc}. Restore a backup.") from exc
@@ -125,10 +127,12 @@ class SqliteStore(LocalCommons):
 
     async def _stop(self) -> None:
         await self._writer.close()
-        # A reader that is not here is at work, and comes back; whoever waits for one stands before us.
-        count, self._reading = self._reading, 0
-        for _ in range(count):
-            await (await self._readers.get()).close()
+        self._reading = False
+        while self._reads:  # a reader that is not here is at work, and others may wait for it
+            self._no_reads.clear()
+            await self._no_reads.wait()
+        while not self._readers.empty():
+            await self._readers.get_nowait().close()
 
     async def check(self) -> None:
         if not self._writer.healthy:
@@ -136,11 +140,11 @@ class SqliteStore(LocalCommons):
 
     # Writing
 
-    async def add_prompt(self, entry: NewEntry) -> Outcome:
-        return await self._writer.keep(entry)
+    def add_prompt(self, entry: NewEntry) -> Awaitable[Outcome]:
+        return self._writer.keep(entry)
 
-    async def add_response(self, entry: NewEntry) -> Outcome:
-        return await self._writer.keep(entry)
+    def add_response(self, entry: NewEntry) -> Awaitable[Outcome]:
+        return self._writer.keep(entry)
 
     async def renew_epoch(self, session_id: str, epoch: str) -> None:
         def step(draft: Draft) -> None:
@@ -295,13 +299,19 @@ class SqliteStore(LocalCommons):
     async def _fetch(self, query: str, values: Mapping[str, Number]) -> list[Any]:
         if not self._reading:
             raise StoreUnavailable
-        reader = await self._readers.get()
+        self._reads += 1
         try:
-            return list(await reader.execute_fetchall(query, values))
-        except sqlite3.Error as exc:
-            raise StoreUnavailable from exc
+            reader = await self._readers.get()
+            try:
+                return list(await reader.execute_fetchall(query, values))
+            except sqlite3.Error as exc:
+                raise StoreUnavailable from exc
+            finally:
+                self._readers.put_nowait(reader)
         finally:
-            self._readers.put_nowait(reader)
+            self._reads -= 1
+            if not self._reads:
+                self._no_reads.set()
 
 
 class _Found(msgspec.Struct, frozen=True):
