@@ -88,6 +88,7 @@ class Layers:
         again = [decode_prompt(a_body(-1 - number)) for number in numbers]  # the store takes an id only once
         endpoint: Any = door._door._exact["POST", "/prompt"].endpoint
         relay: Relay = endpoint.__self__._relay
+        store: Any = relay._store
         entries = [entry_of(prompt) for prompt in again]
         answer = b'{"stored":true,"client_msg_id":"1234567890-12345-00000000"}'
         requests = [a_request(body) for body in bodies]
@@ -96,7 +97,7 @@ class Layers:
             "find the head": (door._known.find, requests),
             "decode and check": (decode_prompt, bodies),
             "encode": (encode_message, again),
-            "keep": (lambda entry: done(relay._store.add_prompt(entry)), entries),
+            "keep": (lambda entry: done(store.add_prompt(entry)), entries),
             "log and count": (
                 lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, KEPT),
                 entries,

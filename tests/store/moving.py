@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from relay.store import sqlite_journal, sqlite_move, sqlite_tables
+from relay.store import sqlite_journal, sqlite_move, sqlite_seen, sqlite_tables
 from relay.store.sqlite import SqliteStore
 
 
@@ -34,10 +34,11 @@ def full() -> Iterator[None]:
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    """Everything is full after a few messages, and moved in slices that are smaller than most."""
+    """Everything is full after a few messages and moved in slices that are smaller than most; ids share places."""
     with (
         patch.multiple(sqlite_journal, JOURNAL_STEPS=4, SLICE_MESSAGES=2, SLICE_ROWS=1),
         patch.multiple(sqlite_move, PIECE_ENTRIES=3),
+        patch.multiple(sqlite_seen, PLACES=8, MOST_IDS=4),
         patch.multiple(sqlite_tables, LARGE_BYTES=200, MAX_ROWS=2),
     ):
         yield

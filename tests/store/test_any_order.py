@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
@@ -48,7 +48,7 @@ class StoreMachine(AnyOrder):
         self.loop.close()
         self.folder.cleanup()
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Awaitable[T]) -> T:
         return self.loop.run_until_complete(call)
 
     def add_prompt(self, session_id: str, client_msg_id: str, text: str) -> str:

@@ -59,7 +59,11 @@ async def renew(store: Store, session_id: str) -> None:
 
 async def together(store: Store, calls: list[Call]) -> list[Any]:
     """What becomes of calls of one tick; of an error, its kind."""
-    results = await asyncio.gather(*(call(store) for call in calls), return_exceptions=True)
+
+    async def made(call: Call) -> Any:
+        return await call(store)  # here: one may begin when it is called, and another when it is awaited
+
+    results = await asyncio.gather(*map(made, calls), return_exceptions=True)
     return [type(result) if isinstance(result, RelayError) else result for result in results]
 
 

@@ -44,7 +44,8 @@ async def seen(store: Store) -> list[object]:
 
 
 def in_memory(mirror: Mirror) -> object:
-    return msgspec.to_builtins([mirror.sessions, mirror.tails])
+    tails = {number: [tail, tail.waiting] for number, tail in mirror.tails.items()}  # found if they were not known
+    return msgspec.to_builtins([mirror.sessions, tails])
 
 
 async def talk(store: SqliteStore, *, settle_after: int) -> None:

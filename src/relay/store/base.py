@@ -12,7 +12,7 @@ moment, all of it: repeating the call is safe, and tells.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -178,14 +178,14 @@ class Store(Protocol):
     async def check(self) -> None:
         """Return if the store can keep messages now, else raise StoreUnavailable."""
 
-    async def add_prompt(self, entry: NewEntry) -> Outcome:
+    def add_prompt(self, entry: NewEntry) -> Awaitable[Outcome]:
         """Keep a prompt, make it pending and announce it: all of it or none. Creates the session if it is new.
 
         DUPLICATE, and nothing changed or announced, if the session has had a prompt with this message_id, whatever
         else differs. Raises TooManyPending, TooManySessions, StoreFull; none of them for a duplicate.
         """
 
-    async def add_response(self, entry: NewEntry) -> Outcome:
+    def add_response(self, entry: NewEntry) -> Awaitable[Outcome]:
         """Keep a response, end its prompt's wait and announce it: all of it or none.
 
         DUPLICATE if this message_id was kept with the same fingerprint, CONFLICT if with another; then nothing is

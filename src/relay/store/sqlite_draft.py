@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import PROMPT
 from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
-from relay.store.sqlite_journal import Change, Id, Ids, Journal, Move, Record, Steps
+from relay.store.sqlite_journal import Change, Ids, Journal, Move, Record, Steps
 from relay.store.sqlite_mirror import Mirror, Session
 from relay.store.sqlite_move import move_records
+from relay.store.sqlite_seen import Id
 from relay.store.sqlite_tables import (
     change_sessions,
     entry_sizes,
@@ -45,6 +46,7 @@ class Draft:
         self.db = db
         self._mirror = mirror
         self._journal = journal
+        self._seen = journal.seen
         self._limits = limits
         self._new_epoch = new_epoch
         self._max_messages = limits.log_messages
@@ -69,18 +71,21 @@ class Draft:
         """Ask the tables for the ids in these messages, which are then to be added."""
         prompts: list[int | str] = []
         responses: list[int | str] = []
-        sessions, tails = self._mirror.sessions, self._mirror.tails
+        sessions, tails, seen = self._mirror.sessions, self._mirror.tails, self._seen
         for new in entries:
             session = sessions.get(new.session_id)
             if session is None:
+                continue
+            message = session.id, new.message_id
+            if new.kind is PROMPT and not seen.perhaps(message):
                 continue
             tail = tails.get(session.id)
             if tail is not None and tail.start == 0:
                 continue  # all of it is in memory
             if new.kind is PROMPT:
-                prompts += session.id, new.message_id
+                prompts += message
             else:
-                responses += session.id, new.message_id
+                responses += message
                 prompts += session.id, new.client_msg_id
         known = self._known
         for number, message_id, seq, pending in look_up_prompts(self.db, prompts):
@@ -106,7 +111,7 @@ class Draft:
     def _add_prompt(self, new: NewEntry) -> Outcome:
         session = self._sessions.get(new.session_id) or self._own(new.session_id) or self._create(new)
         prompt = session.id, new.message_id
-        if self._seq(prompt):
+        if self._seen.use(prompt) and self._seq(prompt):
             return DUPLICATE
         if session.pending >= self._max_pending:
             raise self._limits.too_many_pending()
@@ -120,7 +125,7 @@ class Draft:
         if session is None:
             raise SessionNotFound
         response = session.id, new.message_id
-        for ids in self._places:
+        for ids in self._places if self._seen.use(response) else ():
             if response in ids.responses:
                 return DUPLICATE if ids.responses[response] == new.fingerprint else CONFLICT
         answers = self._seq((session.id, new.client_msg_id))
@@ -282,6 +287,7 @@ class Draft:
         """The transaction is committed: let the journal know, in the writer's thread."""
         journal, tails = self._journal, self._mirror.tails
         journal.last_piece = self._piece
+        journal.seen.renew(self._next_id)
         if self._move is not None:
             journal.moved(self._move)
         journal.add(self._row, self._records, self._ids, len(self._changes))

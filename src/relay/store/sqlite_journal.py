@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from relay.store.base import Entry
+from relay.store.sqlite_seen import Id, Seen
 
 JOURNAL_STEPS = 16_384
 JOURNAL_BYTES = 8 * 1024**2
@@ -24,9 +25,6 @@ SLICE_MESSAGES = 256
 
 SLICE_ROWS = 4
 """So many rows of the journal are deleted with a group."""
-
-Id = tuple[int, str]
-"""A session's id and a message_id."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -110,6 +108,7 @@ class Journal:
         self.ids = Ids()
         self.old_ids = Ids()
         """Those that came before the round under way began: when it ends, the tables have them all."""
+        self.seen = Seen(first_session=1)
         self.sizes: dict[int, tuple[int, Sequence[int]]] = {}
         """The oldest part of some logs: the seq of its first entry, and how many bytes each has."""
         self.messages = 0
@@ -147,10 +146,12 @@ class Journal:
                 break
             its = held.get(session)
             if its is not None:  # else it is gone
-                records = chosen[session] = its.records[:room]
-                room -= len(records)
-                if len(records) < len(its.records):
+                records = its.records
+                if len(records) > room:
+                    chosen[session] = records[:room]
                     break
+                chosen[session] = records
+                room -= len(records)
             done += 1
         return Move(chosen, min(self._done_row, self.first_row + SLICE_ROWS - 1), done)
 

@@ -35,10 +35,33 @@ class Tail(msgspec.Struct, gc=False):
     start: int
     records: list[Record] = []
     """One for each entry."""
-    waiting: dict[int, Entry] = {}
-    """The prompts that are pending, by seq."""
     answered: set[int] | None = None
     """The prompts, of the tables too, whose wait an entry of this tail has ended; if there is any."""
+    known_waiting: dict[int, Entry] | None = None
+    """See `waiting`."""
+
+    @property
+    def waiting(self) -> dict[int, Entry]:
+        """The prompts that are pending, by seq. Found when they are first asked for: many a tail goes unread."""
+        if self.known_waiting is None:
+            answered = self.answered or ()
+            entries = [record.entry for record in self.records]
+            self.known_waiting = {
+                entry.seq: entry for entry in entries if entry.kind is PROMPT and entry.seq not in answered
+            }
+        return self.known_waiting
+
+    def add(self, record: Record) -> None:
+        """It has a further entry."""
+        entry, answers, waiting = record.entry, record.answers, self.known_waiting
+        self.records.append(record)
+        if answers:
+            self.answered = self.answered or set()
+            self.answered.add(answers)
+            if waiting is not None:
+                waiting.pop(answers, None)
+        elif waiting is not None and entry.kind is PROMPT:
+            waiting[entry.seq] = entry
 
     def after(self, seq: int, limit: int) -> list[Entry]:
         """Its entries after `seq`, at most `limit`."""
@@ -50,8 +73,9 @@ class Tail(msgspec.Struct, gc=False):
         moved = self.records[:count]
         del self.records[:count]
         self.start += count
-        for record in moved:
-            self.waiting.pop(record.entry.seq, None)
+        if self.known_waiting is not None:
+            for record in moved:
+                self.known_waiting.pop(record.entry.seq, None)
         if self.answered is not None:
             self.answered -= {record.answers for record in moved}
 
@@ -82,17 +106,13 @@ class Mirror:
         """The journal has these records too, and the logs their entries."""
         tails = self.tails
         for record in records:
-            entry, answers = record.entry, record.answers
             tail = tails.get(record.session)
             if tail is None:
-                tail = tails[record.session] = Tail(entry.seq - 1)
-            tail.records.append(record)
-            if entry.kind is PROMPT:
-                tail.waiting[entry.seq] = entry
-            elif answers:
-                tail.answered = tail.answered or set()
-                tail.answered.add(answers)
-                tail.waiting.pop(answers, None)
+                tails[record.session] = Tail(
+                    record.entry.seq - 1, [record], {record.answers} if record.answers else None
+                )
+            else:
+                tail.add(record)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of the journal."""

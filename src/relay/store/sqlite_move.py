@@ -9,7 +9,7 @@ from typing import Any
 from relay.models import PROMPT
 from relay.store.sqlite_journal import Move, Record
 from relay.store.sqlite_mirror import Session
-from relay.store.sqlite_tables import encode_entries, insert, is_large
+from relay.store.sqlite_tables import encode_entries, has_large, insert, is_large
 
 PIECE_ENTRIES = 63
 """At most so many in one piece of a log: an integer of SQLite has a bit for each, and one for the sign."""
@@ -35,9 +35,13 @@ def move_records(db: sqlite3.Connection, move: Move, sessions: Mapping[str, Sess
     """
     rows = _Rows(piece)
     for session, records in move.records.items():
-        if records[0].entry.seq == 1:
-            rows.add_session(sessions[records[0].session_id])
-        rows.add(session, records)
+        first = records[0]
+        if first.entry.seq == 1:
+            rows.add_session(sessions[first.session_id])
+        if len(records) == 1:
+            rows.add_single(session, first)
+        else:
+            rows.add(session, records)
     rows.write(db)
     db.execute("DELETE FROM journal WHERE id <= ?", (move.row,))
     return rows.piece
@@ -63,7 +67,30 @@ class _Rows:
 
     def add(self, session: int, records: Sequence[Record]) -> None:
         """Records of one session."""
+        newest = records[-1]
+        if newest.floor or has_large(records):
+            self._add_between(session, records, self._add_ids(session, records))
+            return
         waiting = self._add_ids(session, records)
+        for start in range(0, len(records), PIECE_ENTRIES):
+            self._add_part(session, records[start : start + PIECE_ENTRIES], waiting)
+
+    def add_single(self, session: int, record: Record) -> None:
+        """The same for one: with many sessions most have no more than that, and it takes a third of the time."""
+        entry = record.entry
+        if record.floor or is_large(entry):
+            self.add(session, (record,))
+            return
+        seq, ts, waits = entry.seq, entry.ts, self._add_id(session, record)
+        if record.answers:
+            self._answered.append({"session": session, "seq": record.answers})
+        self.piece += 1
+        self._pieces += self.piece, encode_entries((entry,))
+        self._parts += session, seq, seq, self.piece, ts, ts, int(waits)
+        self._parts += _state(record)
+
+    def _add_between(self, session: int, records: Sequence[Record], waiting: set[int]) -> None:
+        """Those of them that are neither large, and have their parts, nor dropped."""
         newest = records[-1]
         floor = newest.floor
         start = 0  # of what has no part yet
@@ -85,17 +112,22 @@ class _Rows:
         """The seqs of the prompts among them that wait."""
         waiting: set[int] = set()
         for record in records:
-            entry, answers = record.entry, record.answers
-            if entry.kind is PROMPT:
-                self._prompts += session, record.message_id, entry.seq
-                waiting.add(entry.seq)
-            else:
-                self._responses += session, record.message_id, record.fingerprint
-                if answers in waiting:
-                    waiting.remove(answers)
-                elif answers:
-                    self._answered.append({"session": session, "seq": answers})
+            if self._add_id(session, record):
+                waiting.add(record.entry.seq)
+            elif record.answers in waiting:
+                waiting.remove(record.answers)
+            elif record.answers:
+                self._answered.append({"session": session, "seq": record.answers})
         return waiting
+
+    def _add_id(self, session: int, record: Record) -> bool:
+        """Whether it is a prompt."""
+        entry = record.entry
+        if entry.kind is PROMPT:
+            self._prompts += session, record.message_id, entry.seq
+            return True
+        self._responses += session, record.message_id, record.fingerprint
+        return False
 
     def _add_part(self, session: int, records: Sequence[Record], waiting: set[int]) -> None:
         if not records:

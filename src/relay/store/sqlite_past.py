@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from relay.models import PROMPT
 from relay.store.sqlite_journal import Change, Ids, Journal, Record
 from relay.store.sqlite_mirror import Mirror, Session
+from relay.store.sqlite_seen import Seen
 from relay.store.sqlite_tables import last_piece, load_journal, load_large, load_sessions
 
 
@@ -40,6 +41,7 @@ class Past:
         mirror.change({session.session_id: session for _, session in sorted(self._sessions.items())})
         mirror.next_id = self._next_id
         journal.last_piece = self._last_piece
+        journal.seen = Seen(self._next_id)
         if self._rows:
             journal.first_row, journal.last_row = self._rows[0], self._rows[-1]
         journal.add(journal.last_row, (), Ids(), self._changes)

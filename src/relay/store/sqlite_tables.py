@@ -40,6 +40,11 @@ def is_large(message: Entry | NewEntry) -> bool:
     return len(message.data) >= LARGE_BYTES
 
 
+def has_large(records: Sequence[Record]) -> bool:
+    """Whether one of them is."""
+    return max([len(record.entry.data) for record in records]) >= LARGE_BYTES
+
+
 # Starting
 
 

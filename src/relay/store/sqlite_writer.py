@@ -31,19 +31,21 @@ MAX_GROUP_BYTES = 4 * 1024**2
 
 T = TypeVar("T")
 Step = Callable[[Draft], T]
-_Waiting = tuple[Any, Later[Any], Callable[[Any], None] | None]
-"""A message to keep or a step, and whom to tell."""
+AfterCommit = Callable[[Any], None]
 
 
 class _Group:
-    """Messages to keep, or steps."""
+    """Messages to keep, or steps; and whom to tell of each."""
 
-    __slots__ = ("are_messages", "bytes", "waiting")
+    __slots__ = ("after_commit", "are_messages", "bytes", "laters", "work")
 
     def __init__(self, *, are_messages: bool) -> None:
         self.are_messages = are_messages
         self.bytes = 0
-        self.waiting: list[_Waiting] = []
+        self.work: list[Any] = []
+        self.laters: list[Later[Any]] = []
+        self.after_commit: dict[int, AfterCommit] = {}
+        """By the number of the step."""
 
 
 class GroupWriter:
@@ -74,7 +76,15 @@ class GroupWriter:
 
     def keep(self, new: NewEntry) -> Later[Outcome]:
         """Keep a message in the next transaction and announce it; otherwise as `submit`."""
-        return self._submit(new, None, len(new.data), are_messages=True)
+        later: Later[Outcome] = Later(loop=self._loop)
+        group = self._groups[-1] if self._groups else None
+        if group is None or not group.are_messages or len(group.work) >= MAX_GROUP or group.bytes >= MAX_GROUP_BYTES:
+            group = self._begin(later, are_messages=True)
+        if group is not None:
+            group.bytes += len(new.data)
+            group.work.append(new)
+            group.laters.append(later)
+        return later
 
     def submit(self, step: Step[T], after_commit: Callable[[T], None] | None = None) -> Later[T]:
         """Run `step` in the next transaction; the result is there once that is committed.
@@ -83,7 +93,29 @@ class GroupWriter:
         the event loop, for each step in its turn, even if nobody waits for the result any more. Whoever does gets
         StoreUnavailable if the transaction could not be kept, or if the writer was closed before.
         """
-        return self._submit(step, after_commit, 0, are_messages=False)
+        later: Later[T] = Later(loop=self._loop)
+        group = self._groups[-1] if self._groups else None
+        if group is None or group.are_messages or len(group.work) >= MAX_GROUP:
+            group = self._begin(later, are_messages=False)
+        if group is not None:
+            if after_commit is not None:
+                group.after_commit[len(group.work)] = after_commit
+            group.work.append(step)
+            group.laters.append(later)
+        return later
+
+    def _begin(self, later: Later[Any], *, are_messages: bool) -> _Group | None:
+        """A further group; None if there is none to come, and `later` has been told so."""
+        if self._closing:
+            later.fail(StoreUnavailable())
+            return None
+        group = _Group(are_messages=are_messages)
+        self._groups.append(group)
+        if not self._busy:
+            self._busy = True
+            # Not at once: others of this tick come along.
+            self._loop.call_soon(self._hand_over)
+        return group
 
     async def close(self) -> None:
         """Finish what was submitted, then end."""
@@ -91,30 +123,6 @@ class GroupWriter:
         if not self._busy:
             self._hand_over()
         await self._ended
-
-    def _submit(
-        self, what: Any, after_commit: Callable[[Any], None] | None, size: int, *, are_messages: bool
-    ) -> Later[Any]:
-        later: Later[Any] = Later(loop=self._loop)
-        if self._closing:
-            later.fail(StoreUnavailable())
-            return later
-        group = self._groups[-1] if self._groups else None
-        if (
-            group is None
-            or group.are_messages is not are_messages
-            or len(group.waiting) >= MAX_GROUP
-            or group.bytes >= MAX_GROUP_BYTES
-        ):
-            group = _Group(are_messages=are_messages)
-            self._groups.append(group)
-        group.bytes += size
-        group.waiting.append((what, later, after_commit))
-        if not self._busy:
-            self._busy = True
-            # Not at once: others of this tick come along.
-            self._loop.call_soon(self._hand_over)
-        return later
 
     def _hand_over(self) -> None:
         if self._groups:
@@ -139,13 +147,12 @@ class GroupWriter:
         try:
             draft = self._new_draft(connection)
             if group.are_messages:
-                news = [new for new, _, _ in group.waiting]
-                draft.look_up(news)
-                results: list[Any] = draft.add(news)
+                draft.look_up(group.work)
+                results: list[Any] = draft.add(group.work)
                 draft.write()
             else:
                 draft.begin()
-                results = [_attempt(step, draft) for step, _, _ in group.waiting]
+                results = [_attempt(step, draft) for step in group.work]
                 draft.end()
             draft.commit()
         except Exception as exc:  # whatever it is: the thread must live to write the next group
@@ -153,7 +160,7 @@ class GroupWriter:
             _roll_back(connection)
             error = StoreUnavailable()
             error.__cause__ = exc
-            return None, [error] * len(group.waiting)
+            return None, [error] * len(group.work)
         if connection.total_changes != changes:
             self.healthy = True
         return draft, results
@@ -174,16 +181,17 @@ class GroupWriter:
                 self._announce(record.session_id, record.epoch, record.entry)
             except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
                 self._complain(error)
-        for (_, later, after_commit), result in zip(group.waiting, results, strict=True):
-            if isinstance(result, RelayError):
-                later.fail(result)
-                continue
-            if after_commit is not None:
+        for number, after_commit in group.after_commit.items():
+            if not isinstance(results[number], RelayError):
                 try:
-                    after_commit(result)
+                    after_commit(results[number])
                 except Exception as error:
                     self._complain(error)
-            later.answer(result)
+        for later, result in zip(group.laters, results, strict=True):
+            if isinstance(result, RelayError):
+                later.fail(result)
+            else:
+                later.answer(result)
 
     def _complain(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a listener of the store has failed", "exception": error})
