@@ -16,12 +16,15 @@ from relay.models import (
     DEFAULT_BOUNDS,
     MAX_TEXT_BYTES,
     AssistantMessage,
+    MetadataBounds,
     PromptIn,
     PromptMessage,
     ResponseIn,
     check_id,
 )
 from relay.wire import (
+    MAX_REMEMBERED_BYTES,
+    _checked,
     decode_prompt,
     decode_response,
     encode_message,
@@ -141,6 +144,33 @@ def test_arrays_count_as_levels_too() -> None:
 def test_metadata_is_kept_without_any_blank_between_its_parts(blank: bytes) -> None:
     prompt = decode_prompt(b'{"session_id":"s1","prompt":"x","metadata":{"a":%b1}}' % blank)
     assert b'"metadata":{"a":1}' in encode_message(prompt)
+
+
+def with_metadata(metadata: bytes) -> bytes:
+    return b'{"session_id":"s1","prompt":"x","metadata":%b}' % metadata
+
+
+def test_metadata_that_was_checked_before_is_checked_again_under_other_bounds() -> None:
+    body = with_metadata(b'{"a":{"b":[1, 2]}}')
+    wide, short, flat = MetadataBounds(), MetadataBounds(max_bytes=16), MetadataBounds(max_depth=2)
+    for _ in range(2):
+        assert b'"metadata":{"a":{"b":[1,2]}}' in encode_message(decode_prompt(body, wide))
+        with pytest.raises(MessageTooLarge):
+            decode_prompt(body, short)
+        with pytest.raises(InvalidField, match="nested deeper"):
+            decode_prompt(body, flat)
+
+
+def test_only_short_metadata_is_remembered() -> None:
+    _checked.cache_clear()
+    empty = len(b'{"a":""}')
+    for length in (MAX_REMEMBERED_BYTES + 1, 60_000):
+        for _ in range(2):
+            decode_prompt(with_metadata(b'{"a":"%b"}' % (b"x" * (length - empty))))
+    assert _checked.cache_info().currsize == 0
+    for _ in range(2):
+        decode_prompt(with_metadata(b'{"a":"%b"}' % (b"x" * (MAX_REMEMBERED_BYTES - empty))))
+    assert _checked.cache_info().hits == 1
 
 
 CONTROL = [*range(0x20), *range(0x7F, 0xA0)]

@@ -66,9 +66,9 @@ def check_ts(value: Number, field: str) -> None:
         raise InvalidField(f"{field} must be a number from 0 to 8.64e15 (Unix time in milliseconds)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MetadataBounds:
-    """How large metadata may be."""
+    """How large metadata may be. Each is equal only to itself: to compare values would take longer than a check."""
 
     max_bytes: int = 65_536
     max_depth: int = 32

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -168,8 +169,18 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
 
 
+MAX_REMEMBERED_BYTES = 256
+"""Longer metadata is checked each time: what strangers send must not fill the memory."""
+
+
 def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:
     raw = b"".join((metadata,))
+    return _checked(raw, bounds) if len(raw) <= MAX_REMEMBERED_BYTES else _checked.__wrapped__(raw, bounds)
+
+
+@lru_cache(1024)
+def _checked(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:
+    """The metadata without white space; a client sends the same again and again."""
     if raw == b"null":
         return UNSET
     if raw[0] != _BRACE:
@@ -177,7 +188,6 @@ def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Ra
     try:
         if _SPACE in raw or _NEWLINE in raw or _RETURN in raw or _TAB in raw:  # else it is compact already
             raw = msgspec.json.format(raw, indent=-1)
-            metadata = msgspec.Raw(raw)
         if len(raw) > bounds.max_bytes:
             raise bounds.too_large("metadata")
         value = _decode_any(raw)  # what it cannot decode, we could not serve again
@@ -186,7 +196,7 @@ def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Ra
     # Unless there are that many brackets it cannot be nested deeper.
     if len(raw) > 2 * bounds.max_depth and raw.count(_BRACE) + raw.count(_BRACKET) > bounds.max_depth:
         bounds.check_depth(value, "metadata")
-    return metadata
+    return msgspec.Raw(raw)
 
 
 # Characters as numbers: Python looks for one in bytes ten times as fast as for a string of one.

@@ -34,7 +34,8 @@ def post(body: bytes, length: bytes | None = None, *, name: bytes = b"Content-Le
 def test_a_head_is_known_whatever_the_length_of_its_body(name: bytes) -> None:
     known, request = KnownHeads(), a_request()
     known.learn(post(b"{}", name=name), request)
-    for body in (b"{}", b"", b"x" * MAX_BODY_BYTES, b"a\r\n\r\nb"):
+    lengths = [10**digits + more for digits in range(1, 5) for more in (-2, -1, 0, 1)]
+    for body in (b"{}", b"", b"x" * MAX_BODY_BYTES, b"a\r\n\r\nb", *(b"x" * length for length in lengths)):
         assert known.find(post(body, name=name)) is request
         assert request.content == body
 
@@ -48,6 +49,8 @@ def test_a_head_is_known_whatever_the_length_of_its_body(name: bytes) -> None:
         post(b"{}", b"+2"),
         post(b"{}", b"2 "),
         post(b"{}", b""),
+        post(b"x" * 11, b""),  # so much no number and its body have together
+        post(b"x" * 10, b"010"),
         post(b"{}", b"2", more=b"Content-Length: 2\r\n"),
         post(b"{}", b"2\r\nTransfer-Encoding: chunked"),
         post(b"{}", name=b"Content-length: "),

@@ -8,6 +8,7 @@ parser has read on this connection, but for that number, which must be the lengt
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from relay.server.fastrequest import FastRequest
 
@@ -26,8 +27,8 @@ NAME_BYTES = 12
 HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)(?=[ \t]*(?:\r\n|$))", re.IGNORECASE)
 
-_Known = tuple[bytes, bytes | None, FastRequest]
-"""What stands before the length and what behind it; if there is no length, the whole head and None."""
+_Known = tuple[bytes, bytes | None, int, FastRequest]
+"""What stands before the length and what behind it, and how long both are; the whole head and None if it has none."""
 
 
 class KnownHeads:
@@ -43,16 +44,15 @@ class KnownHeads:
         known = self._heads.get(data[:NAME_BYTES])
         if known is None:
             return None
-        before, after, request = known
+        before, after, size, request = known
         if after is None:
             if data != before:
                 return None
         else:
-            head, _, content = data.partition(HEAD_END)
-            size = len(content)
-            if size > MAX_BODY_BYTES or head != b"%b%d%b" % (before, size, after):
+            length = _length(len(data) - size)
+            if length is None or not data.startswith(head := before + length + after):
                 return None
-            request.content = content
+            request.content = data[len(head) :]
         request.cycle = None  # that was the one before, which has been answered
         return request
 
@@ -66,9 +66,23 @@ class KnownHeads:
         length = _LENGTH.search(head)
         if (length[1] if length else b"0") != b"%d" % len(content):
             return  # written in another way, or with blank lines around it
-        known: _Known = (data, None, request)
+        known: _Known = (data, None, len(data), request)
         if length is not None:
-            known = (head[: length.start(1)], head[length.end(1) :], request)
+            before, after = head[: length.start(1)], head[length.end(1) :] + HEAD_END
+            known = (before, after, len(before) + len(after), request)
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         self._heads[data[:NAME_BYTES]] = known
+
+
+@lru_cache(4_096)
+def _length(size: int) -> bytes | None:
+    """The length of a body, as its head tells it, if that number and the body have this size together.
+
+    None if no length does, or if the body would be too long.
+    """
+    for digits in range(1, len(str(MAX_BODY_BYTES)) + 1):
+        length = b"%d" % (size - digits)
+        if len(length) == digits and 0 <= size - digits <= MAX_BODY_BYTES:
+            return length
+    return None

@@ -113,7 +113,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._step += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._waiting_cycle, app = self.pipeline.pop()
             self._start_asgi_task(self._waiting_cycle, app)

@@ -12,7 +12,7 @@ from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
 from relay.models import MetadataBounds, Session
 from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE
 from relay.server.guard import TICKET_SECONDS, Guard
-from relay.server.http import Answer, Reply, Request, Route, in_parts
+from relay.server.http import JSON, Answer, Reply, Request, Route, in_parts
 from relay.server.query import Query
 from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from relay.wire import decode_prompt, decode_response, decode_ticket, encode, history_item
@@ -69,7 +69,9 @@ class Rest:
 
     async def post_prompt(self, request: Request) -> Reply:
         """A client submits a prompt."""
-        prompt = decode_prompt(_json_body(request), self._bounds)
+        if (content_type := request.headers.get(b"content-type")) != JSON:
+            _require_json(content_type)
+        prompt = decode_prompt(request.content, self._bounds)
         request.caller.require_session(prompt.session_id)
         client_msg_id = await self._relay.submit_prompt(prompt)
         return b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}"
@@ -88,7 +90,9 @@ class Rest:
 
     async def post_response(self, request: Request) -> Reply:
         """An agent answers a prompt."""
-        response = decode_response(_json_body(request), self._bounds)
+        if (content_type := request.headers.get(b"content-type")) != JSON:
+            _require_json(content_type)
+        response = decode_response(request.content, self._bounds)
         request.caller.require_session(response.session_id)
         posted = await self._relay.post_response(response)
         return b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}' % (
@@ -112,7 +116,9 @@ class Rest:
 
     async def post_ticket(self, request: Request) -> Reply:
         """A client that can set no header gets a ticket for one WebSocket."""
-        session_id = decode_ticket(_json_body(request)) if request.content else None
+        if request.content:
+            _require_json(request.headers.get(b"content-type"))
+        session_id = decode_ticket(request.content) if request.content else None
         ticket = await self._guard.make_ticket(request.caller, session_id)
         return b'{"ticket":%b,"expires_in":%d}' % (encode(ticket), TICKET_SECONDS)
 
@@ -159,18 +165,16 @@ class Rest:
         return b'{"ok":true,"timestamp":%d}' % self._now_ms()
 
 
-def _json_body(request: Request) -> bytes:
-    content_type = request.headers.get(b"content-type")
-    if content_type != b"application/json" and not _is_json(content_type):
+def _require_json(content_type: bytes | None) -> None:
+    if not _is_json(content_type):
         raise UnsupportedContentType("send the header Content-Type: application/json")
-    return request.content
 
 
 def _is_json(content_type: bytes | None) -> bool:
     media, *parameters = (content_type or b"").lower().split(b";")
     pairs = [parameter.partition(b"=") for parameter in parameters]
     charsets = [value.strip(b' \t"') for name, _, value in pairs if name.strip(b" \t") == b"charset"]
-    return media.strip(b" \t") == b"application/json" and charsets in ([], [b"utf-8"])
+    return media.strip(b" \t") == JSON and charsets in ([], [b"utf-8"])
 
 
 @lru_cache(1024)

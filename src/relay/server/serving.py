@@ -43,9 +43,8 @@ class Serving(HttpProtocol):
 
     def _serve(self, request: FastRequest) -> None:
         """Call the endpoint; answer at once if it need not wait, as most do."""
-        endpoint = request.route.endpoint
         try:
-            result = self._runner.send(endpoint(request))
+            result = self._runner.send(request.endpoint(request))
         except Exception as error:
             request.content = b""
             self._answer(self._refusal(error))
@@ -96,11 +95,14 @@ class Serving(HttpProtocol):
 
     def _answer(self, answer: Reply) -> None:
         """Answer at once, unless that is so long that it must be sent as the peer reads."""
-        if not isinstance(answer, bytes) and answer.is_long:
+        if isinstance(answer, bytes):
+            data = self._heads.usual(answer, self.server_state.default_headers)
+        elif answer.is_long:
             self.cycle = cycle = FastCycle()  # type: ignore[assignment]
             self._start(self._send_pieces(answer, cycle))
             return
-        data = self._whole(answer)
+        else:
+            data = self._whole(answer, close=False)
         if not self._unsent:
             self._unsent = data
             self._outbox.add_asked(self)
@@ -116,7 +118,10 @@ class Serving(HttpProtocol):
         if self.flow.write_paused or (not isinstance(answer, bytes) and answer.is_long):
             self._start(self._send_pieces(answer, cycle))
             return
-        self._unsent += self._whole(answer, cycle)
+        if isinstance(answer, bytes) and cycle.keep_alive:
+            self._unsent += self._heads.usual(answer, self.server_state.default_headers)
+        else:
+            self._unsent += self._whole(as_answer(answer), close=not cycle.keep_alive)
         self._outbox.add_waited(self)
         self._end(cycle)
 
@@ -147,17 +152,10 @@ class Serving(HttpProtocol):
 
     # Writing
 
-    def _whole(self, reply: Reply, waited: FastCycle | None = None) -> bytes:
-        """An answer as it goes over the wire; after it a connection is closed if whoever has waited wants that."""
-        keep_alive = waited is None or waited.keep_alive
-        if isinstance(reply, bytes) and keep_alive:
-            heads = self._heads
-            if heads.defaults is not self.server_state.default_headers:
-                heads.renew(self.server_state.default_headers)
-            return heads.usual % (len(reply), reply)
-        answer = as_answer(reply)
+    def _whole(self, answer: Answer, *, close: bool) -> bytes:
+        """An answer that is not the usual one, as it goes over the wire."""
         assert isinstance(answer.body, bytes)
-        return self._head(answer, len(answer.body), close=not keep_alive) + answer.body
+        return self._head(answer, len(answer.body), close=close) + answer.body
 
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""
