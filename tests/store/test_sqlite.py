@@ -161,6 +161,22 @@ async def test_who_goes_on_at_once_goes_with_those_who_have_waited(tmp_path: Pat
     assert rows == 21
 
 
+async def test_who_comes_again_one_turn_after_another_goes_with_that_one(tmp_path: Path) -> None:
+    """As through the ASGI door, where the answers of a group take some turns to be sent."""
+    store = await opened(tmp_path / "relay.db")
+
+    async def talk(number: int) -> None:
+        for n in range(20):
+            await store.add_prompt(a_prompt(f"{number}-{n}"))
+            for _ in range(number):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(talk(number) for number in range(8)))
+    await store.close()
+    [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+    assert rows <= 25
+
+
 async def test_one_refused_step_does_not_harm_its_neighbours(tmp_path: Path) -> None:
     listening = Listening()
     store = await opened(tmp_path / "relay.db", listening)

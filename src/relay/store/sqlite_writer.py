@@ -172,7 +172,15 @@ class GroupWriter:
         finally:
             # When the answers are written and what has come meanwhile is read: whoever goes on at once then goes with
             # the next group. Half of the callers would otherwise always wait for the other half.
-            self._loop.call_soon(self._loop.call_soon, self._hand_over)
+            self._loop.call_soon(self._loop.call_soon, self._gather, len(group.work), 0)
+
+    def _gather(self, answered: int, there: int) -> None:
+        """Hand the next group over; not while more come, unless there are as many as were answered."""
+        waiting = len(self._groups[0].work) if self._groups else 0
+        if there < waiting < answered:
+            self._loop.call_soon(self._gather, answered, waiting)
+        else:
+            self._hand_over()
 
     def _tell(self, group: _Group, kept: Sequence[Record], results: list[Any]) -> None:
         """First the listener, then the callers."""
