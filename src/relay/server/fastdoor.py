@@ -65,7 +65,8 @@ class FastDoor(Serving):
         # Only if free: what is found may be the very request that is being served.
         request = self._known.find(data) if self._is_free() else None
         if request is not None:
-            if self._spend(request.caller.key):
+            spend = self._spend
+            if spend(request.caller.key):
                 self._step += 1
                 self._serve(request)
                 return

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -70,7 +71,7 @@ class LineWriter:
             flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
             left = len(self._events)
             while left:
-                batch = [self._events.popleft() for _ in range(min(left, LINES_AT_A_TIME))]
+                batch = list(islice(iter(self._events.popleft, None), min(left, LINES_AT_A_TIME)))
                 left -= len(batch)
                 self._write(batch)
             for done in flushes:
