@@ -173,7 +173,7 @@ async def test_the_time_that_a_place_takes_counts(monkeypatch: pytest.MonkeyPatc
         now += 20
         return True
 
-    async def wait(_: object, seconds: float, __: float) -> WakeCause:
+    async def wait(_: object, seconds: float, __: float, *, by_hand: bool) -> WakeCause:
         waits.append(seconds)
         return WakeCause.TIMEOUT
 

@@ -35,7 +35,7 @@ async def begun(*waits: ByHand) -> None:
 
 async def test_a_wait_without_a_task_goes_on_after_whoever_woke_it_is_done() -> None:
     waiter = Waiter(Waits())
-    wait = ByHand(waiter.wait(30, 60))
+    wait = ByHand(waiter.wait(30, 60, by_hand=True))
     await begun(wait)
     waiter.wake(WakeCause.PROMPT)
     assert wait.cause is None
@@ -49,7 +49,7 @@ async def test_those_woken_in_one_turn_go_on_in_the_order_of_their_waking() -> N
     ended: list[int] = []
 
     async def wait(number: int) -> WakeCause:
-        cause = await waiters[number].wait(30, 60)
+        cause = await waiters[number].wait(30, 60, by_hand=True)
         ended.append(number)
         return cause
 
@@ -67,10 +67,10 @@ async def test_one_that_fails_keeps_no_other_from_going_on() -> None:
     broken, sound = Waiter(waits), Waiter(waits)
 
     async def fail() -> WakeCause:
-        await broken.wait(30, 60)
+        await broken.wait(30, 60, by_hand=True)
         raise ValueError
 
-    wait = ByHand(sound.wait(30, 60))
+    wait = ByHand(sound.wait(30, 60, by_hand=True))
     await begun(ByHand(fail()), wait)
     for waiter in (broken, sound):
         waiter.wake(WakeCause.PROMPT)
@@ -81,7 +81,7 @@ async def test_one_that_fails_keeps_no_other_from_going_on() -> None:
 
 async def test_a_final_cause_overtakes_the_first_before_the_wait_goes_on() -> None:
     waiter = Waiter(Waits())
-    wait = ByHand(waiter.wait(30, 60))
+    wait = ByHand(waiter.wait(30, 60, by_hand=True))
     await begun(wait)
     waiter.wake(WakeCause.PROMPT)
     waiter.wake(WakeCause.GONE)

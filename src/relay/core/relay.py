@@ -156,11 +156,13 @@ class Relay:
         session_id: str,
         timeout_seconds: float,
         when_gone: WhenGone,
+        *,
+        by_hand: bool = False,
     ) -> Sequence[Entry]:
         """Prompts without a response; if there are none, wait for one, and return none when the time is up.
 
         `when_gone` is given a function to call when the caller hangs up, and returns one that takes that back; it is
-        used only if there is a wait, which then ends with ClientGone.
+        used only if there is a wait, which then ends with ClientGone. `by_hand`: see `Waiter.wait`.
         Raises SessionNotFound (also if the session is deleted meanwhile) and TooManyPolls.
         """
         # Register before reading: a prompt kept between the read and the wait would otherwise sleep until the
@@ -169,14 +171,14 @@ class Relay:
         try:
             prompts = await self._store.pending(session_id)
             if not prompts and timeout_seconds > 0:
-                prompts = await self._wait_for_prompts(session_id, waiter, timeout_seconds, when_gone)
+                prompts = await self._wait_for_prompts(session_id, waiter, timeout_seconds, when_gone, by_hand=by_hand)
         finally:
             self._hub.remove_waiter(session_id, waiter)
         self._fetched(session_id, prompts)
         return prompts
 
     async def _wait_for_prompts(
-        self, session_id: str, waiter: Waiter, timeout_seconds: float, when_gone: WhenGone
+        self, session_id: str, waiter: Waiter, timeout_seconds: float, when_gone: WhenGone, *, by_hand: bool
     ) -> Sequence[Entry]:
         deadline = self._clock() + timeout_seconds
         self._hub.admit_wait()
@@ -186,7 +188,7 @@ class Relay:
         forget = when_gone(waiter.hang_up)
         try:
             while True:
-                cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS)
+                cause = await waiter.wait(deadline - self._clock(), SAFETY_SECONDS, by_hand=by_hand)
                 self._observer.poll_woken(cause)
                 if cause in _REFUSALS:
                     raise _REFUSALS[cause]

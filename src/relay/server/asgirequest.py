@@ -61,6 +61,7 @@ class AsgiRequest(AsgiHead):
     receive: Receive
     uploads: Uploads
     hang_ups: HangUps
+    by_hand: bool = False
     caller: Caller = ANYONE
     content: bytes = b""
 

@@ -29,7 +29,7 @@ class FastHead:
 class FastRequest(FastHead):
     """A `Request` whose body is complete before the endpoint is called."""
 
-    __slots__ = ("caller", "content", "cycle", "endpoint", "query")
+    __slots__ = ("by_hand", "caller", "content", "cycle", "endpoint", "query")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class FastRequest(FastHead):
     ) -> None:
         super().__init__(method, headers, peer, session_id)
         self.endpoint = route.endpoint
+        self.by_hand = True
         self.query = query
         self.caller = ANYONE
         self.content = b""

@@ -36,6 +36,9 @@ class Request(Protocol):
     caller: Caller
     """Who is asking; the guard has let it in."""
 
+    by_hand: bool
+    """Whether the endpoint is driven by hand (`drive.py`), and not by a task."""
+
     content: bytes
     """The whole body, if the endpoint takes one; to be read before the endpoint first waits."""
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -70,8 +70,9 @@ class LineWriter:
             self._awake = False
             flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
             left = len(self._events)
+            events: Iterator[Event] = iter(self._events.popleft, None)
             while left:
-                batch = list(islice(iter(self._events.popleft, None), min(left, LINES_AT_A_TIME)))
+                batch = list(islice(events, min(left, LINES_AT_A_TIME)))
                 left -= len(batch)
                 self._write(batch)
             for done in flushes:

@@ -83,7 +83,9 @@ class Rest:
         if wait:
             if request.caller.expires is not None:  # a poll does not outlast its token
                 timeout_seconds = min(timeout_seconds, max(0.0, request.caller.expires - self._now_ms() / 1000))
-            prompts = await self._relay.wait_pending(request.session_id, timeout_seconds, request.when_gone)
+            prompts = await self._relay.wait_pending(
+                request.session_id, timeout_seconds, request.when_gone, by_hand=request.by_hand
+            )
         else:
             prompts = await self._relay.pending(request.session_id)
         return in_parts(_array([(prompt.data,) for prompt in prompts]))
