@@ -27,7 +27,9 @@ async def test_two_thousand_polls_cancelled_at_random_get_nobody_elses_data(tmp_
         nonlocal answered, cancelled
         session_id = f"s{number % SESSIONS}"
         asking = asyncio.create_task(http.get(f"/prompts/{session_id}", params={"timeout": 0.05}))
-        done, _ = await asyncio.wait({asking}, timeout=moments.uniform(0, 0.06))
+        # Half of them wait, however slow the machine is: what they are given must be their own.
+        patience = moments.choice([None, moments.uniform(0, 0.06)])
+        done, _ = await asyncio.wait({asking}, timeout=patience)
         if not done:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
