@@ -177,6 +177,29 @@ async def test_who_comes_again_one_turn_after_another_goes_with_that_one(tmp_pat
     assert rows <= 25
 
 
+async def test_nobody_waits_long_for_others_who_keep_coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(tmp_path / "relay.db")
+    writer, now, sizes = store._writer, 0.0, []
+    commit = writer._commit
+
+    def commit_and_count(group: Any) -> Any:
+        sizes.append(len(group.work))
+        return commit(group)
+
+    monkeypatch.setattr(writer, "_clock", lambda: now)
+    monkeypatch.setattr(writer, "_commit", commit_and_count)
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"together{n}")) for n in range(200)))
+    coming = []
+    for n in range(100):
+        coming.append(asyncio.ensure_future(store.add_prompt(a_prompt(f"each in its turn{n}"))))
+        now += 0.001
+        await asyncio.sleep(0)
+    await asyncio.gather(*coming)
+    await store.close()
+    assert sizes[0] == 200
+    assert sizes[1] <= 8
+
+
 async def test_one_refused_step_does_not_harm_its_neighbours(tmp_path: Path) -> None:
     listening = Listening()
     store = await opened(tmp_path / "relay.db", listening)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,7 +25,7 @@ from relay.store.sqlite_writer import MAX_GROUP
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.machine import QUICK
 from tests.store.backends import Backend, open_sqlite
-from tests.store.moving import full, held, settle
+from tests.store.moving import full, held, settle, small_pieces
 from tests.store.test_any_order import StoreMachine
 
 
@@ -310,21 +311,33 @@ async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) 
     await talk(store, settle_after=4)
     before = in_memory(store._mirror), await seen(store)
     store._writer._connection.execute("PRAGMA query_only = ON")
-    for call in (
-        store.add_prompt(a_prompt("p9")),
-        store.add_prompt(a_prompt("p1", session_id="s2")),
-        store.add_response(a_response("a9", to="p3")),
-        store.delete_session("s1"),
-        store.touch({"s1": 99}),
-        store.renew_epoch("s1", "another"),
-        store.collect_idle(10**9, keep=()),
-    ):
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.add_prompt(a_prompt("p9")),
+        lambda: store.add_prompt(a_prompt("p1", session_id="s2")),
+        lambda: store.add_response(a_response("a9", to="p3")),
+        lambda: store.delete_session("s1"),
+        lambda: store.touch({"s1": 99}),
+        lambda: store.renew_epoch("s1", "another"),
+        lambda: store.collect_idle(10**9, keep=()),
+    ]
+    for call in calls:
         with pytest.raises(StoreUnavailable):
-            await call
+            await call()
     assert (in_memory(store._mirror), await seen(store)) == before
     store._writer._connection.execute("PRAGMA query_only = OFF")
     assert await store.add_response(a_response("a9", to="p3")) is Outcome.KEPT
     await store.close()
+
+
+async def test_ids_are_known_whatever_filled_the_list_of_those_that_were_used(tmp_path: Path) -> None:
+    """It begins anew with sessions that are yet to come: not with those of the transaction that has filled it."""
+    with small_pieces():
+        store = await opened(tmp_path / "relay.db")
+        for outcome in (Outcome.KEPT, Outcome.DUPLICATE):
+            for session_id in ("s1", "s2"):
+                calls = [store.add_prompt(a_prompt(f"p{n}", session_id=session_id)) for n in range(12)]
+                assert await asyncio.gather(*calls) == [outcome] * 12
+        await store.close()
 
 
 async def test_a_journal_that_cannot_be_moved_refuses_messages_and_loses_none(tmp_path: Path) -> None:

@@ -37,6 +37,15 @@ def test_of_sessions_that_are_older_nothing_is_known() -> None:
     assert not seen.perhaps((7, "p1"))
 
 
+def test_of_those_nothing_is_noted() -> None:
+    with patch.multiple(sqlite_seen, MOST_IDS=2):
+        seen = Seen(first_session=7)
+        for number in range(10):
+            seen.use((6, f"p{number}"))
+        seen.renew(8)
+        assert not seen.perhaps((7, "p1"))
+
+
 def test_it_begins_anew_when_it_is_full_and_only_then() -> None:
     with patch.multiple(sqlite_seen, MOST_IDS=2):
         seen = Seen(first_session=1)

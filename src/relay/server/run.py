@@ -72,7 +72,7 @@ def create_lasting_app(settings: Settings) -> FastAPI:
     app = create_app(settings)
     # All that was made up to now stays: to look through it for garbage, now and then, would stop everything for 20 ms.
     gc.freeze()
-    # And what waits is no garbage: with Python's own 700 a thousand polls would be looked through a dozen times.
+    # And what waits is no garbage: with Python's own threshold a thousand polls would be looked through a dozen times.
     gc.set_threshold(YOUNG_OBJECTS)
     return app
 

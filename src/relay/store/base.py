@@ -181,6 +181,8 @@ class Store(Protocol):
     def add_prompt(self, entry: NewEntry) -> Awaitable[Outcome]:
         """Keep a prompt, make it pending and announce it: all of it or none. Creates the session if it is new.
 
+        To be awaited at once: whether it begins when it is called or when it is awaited is the store's affair.
+
         DUPLICATE, and nothing changed or announced, if the session has had a prompt with this message_id, whatever
         else differs. Raises TooManyPending, TooManySessions, StoreFull; none of them for a duplicate.
         """

@@ -100,6 +100,8 @@ class Held(Protocol):
 class Journal:
     """How much it holds, and the ids in it. That changes only when a transaction has been committed.
 
+    What `seen` has noted of one that has failed does no harm.
+
     A round may begin with one that fails; it goes on with the next. `held` are the records by session, as they were
     before the transaction.
     """

@@ -1,7 +1,8 @@
 """What is committed, in memory and for readers: each session's row, and the messages that are in the journal only.
 
-The event loop changes it, after a commit and while the writer's thread is idle; both may read it. It is bounded: a row
-for each session, of which there are at most `max_sessions`, and what `Journal` lets the journal hold.
+The event loop changes it, after a commit and while the writer's thread is idle; both may read it. (What waits in a tail
+is found when it is asked for, at any time: the thread never looks at that.) It is bounded: a row for each session, of
+which there are at most `max_sessions`, and what `Journal` lets the journal hold.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ class Seen:
     def use(self, message: Id) -> bool:
         """The same; from now on it has been used."""
         place = hash(message) % PLACES
-        if self._marks[place]:
+        if message[0] < self._first_session or self._marks[place]:
             return True
         self._marks[place] = 1
         self._count += 1
-        return message[0] < self._first_session
+        return False
 
     def renew(self, next_session: int) -> None:
         """Begin anew with the sessions from this one on, of which there are none yet, if there are too many marks."""

@@ -12,6 +12,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,10 @@ MAX_GROUP = 512
 
 MAX_GROUP_BYTES = 4 * 1024**2
 """A group that has reached this takes no more: all of it stays in memory until the journal is moved."""
+
+GATHER_SECONDS = 0.004
+"""So long a group waits at most for those who come back: about as long as a transaction takes. Who comes may always be
+somebody else, for whom nobody is to wait."""
 
 T = TypeVar("T")
 Step = Callable[[Draft], T]
@@ -56,8 +61,10 @@ class GroupWriter:
         connection: sqlite3.Connection,
         new_draft: Callable[[sqlite3.Connection], Draft],
         announce: Callable[[str, str, Entry], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
+        self._clock = clock
         self._new_draft = new_draft
         self._announce = announce
         self._groups: deque[_Group] = deque()
@@ -91,7 +98,7 @@ class GroupWriter:
 
         A step looks before it writes: if it raises a RelayError it has changed nothing. `after_commit` is called on
         the event loop, for each step in its turn, even if nobody waits for the result any more. Whoever does gets
-        StoreUnavailable if the transaction could not be kept, or if the writer was closed before.
+        StoreUnavailable if the transaction could not be kept, or if the writer was closed and has no further group.
         """
         later: Later[T] = Later(loop=self._loop)
         group = self._groups[-1] if self._groups else None
@@ -172,13 +179,14 @@ class GroupWriter:
         finally:
             # When the answers are written and what has come meanwhile is read: whoever goes on at once then goes with
             # the next group. Half of the callers would otherwise always wait for the other half.
-            self._loop.call_soon(self._loop.call_soon, self._gather, len(group.work), 0)
+            until = self._clock() + GATHER_SECONDS
+            self._loop.call_soon(self._loop.call_soon, self._gather, len(group.work), 0, until)
 
-    def _gather(self, answered: int, there: int) -> None:
-        """Hand the next group over; not while more come, unless there are as many as were answered."""
+    def _gather(self, answered: int, there: int, until: float) -> None:
+        """Hand the next group over; not yet if more have come since the last look, but fewer than were answered."""
         waiting = len(self._groups[0].work) if self._groups else 0
-        if there < waiting < answered:
-            self._loop.call_soon(self._gather, answered, waiting)
+        if there < waiting < answered and self._clock() < until:
+            self._loop.call_soon(self._gather, answered, waiting, until)
         else:
             self._hand_over()
 
