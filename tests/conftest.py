@@ -12,7 +12,7 @@ import pytest
 from tests.serving import Server, running
 
 # A test that fails leaves its store open, and threads that are no daemons would keep the run from ever ending.
-aiosqlite.core.Thread = partial(threading.Thread, daemon=True)  # type: ignore[attr-defined]
+aiosqlite.core.Thread = partial(threading.Thread, daemon=True)  # type: ignore[attr-defined,assignment]
 
 
 @pytest.fixture(scope="session")
