@@ -83,9 +83,9 @@ class _Session:
         self.created_ms = self.active_ms = now_ms
         self.log = _Log()
         self.pending: dict[int, Entry] = {}
-        """By seq: of many in a row each is beside the one before."""
+        """By seq, so in the order of the log."""
         self.prompts: dict[str, int] = {}
-        """The seq of each. To look for what is not there touches less memory than in a set."""
+        """The seq of each, whether it is still pending or not."""
         self.responses: dict[str, bytes] = {}
         self.bytes = 0
 
