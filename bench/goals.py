@@ -61,7 +61,8 @@ def verdicts(results: Results) -> Iterator[Verdict]:
 
 
 def _grows(work: str, candidate: str, what: str, results: Results) -> Verdict:
-    return _at_most(f"{candidate}: growth with {work}, {what}", results.growth(work, candidate, what), MOST_GROWTH)
+    ratio = results.growth(work, candidate, what)
+    return _at_most(f"{candidate}: growth with {work}, {what}", ratio.middle if ratio else None, MOST_GROWTH)
 
 
 def _at_least(goal: str, measured: float | None, bound: float) -> Verdict:

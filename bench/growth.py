@@ -1,13 +1,15 @@
 """Whether an operation costs the same when there is much: sessions, history, subscribers.
 
-A server is filled through its API and measured at each size on the way up. Each row has `size`, `what` was done, and
-its cost; the smallest size of the same run is what the others are compared with.
+A server is filled through its API and measured at each size on the way up, turn by turn with a second one that stays
+small. Each row has `size`, `what` was done, its cost, and as `small_us` what it cost the other one in the same turn.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from bench import load
@@ -20,7 +22,8 @@ Row = dict[str, Any]
 SESSIONS = (1, 100, 10_000, 100_000)
 MESSAGES = (100, 1_000, 10_000, 100_000)
 SUBSCRIBERS = (1, 100, 1_000, 10_000)
-POSTS = 5_000
+TURNS = 5
+POSTS = 2_000
 """Answers per measured post in a history: enough to be exact, too few to change its size much."""
 SETTLE = 40_000
 """After so many messages a server is as it will be from then on: SQLite moves its journal with every group, and what
@@ -28,7 +31,8 @@ came before them is in its tables. Only a server that is a second old, or a mess
 ROUND = 16_384
 """It does so in rounds of about so many, with a pause between two. A random part of one comes on top, so that each
 measurement meets another point of it."""
-OTHER = {"prefix": "other", "sessions": 1}
+OTHER = "other"
+"""A session that others are beside."""
 NO_PING_SECONDS = 3_600
 """10,000 sockets take longer to open than pings are apart: a ping to all of them would be counted as deliveries."""
 
@@ -39,18 +43,16 @@ class Failed(Exception):
 
 def sessions(candidate: Candidate, seconds: float) -> Iterator[Row]:
     """A prompt to any of so many sessions, in an order that no cache foresees; what a session weighs."""
-    with running(candidate) as server:
-        load.warm(server)
-        _settle(server)
+    with _two(candidate) as (small, large):
         there = 0
         for size in SESSIONS:
-            before = server.memory_kb()
-            _seed(run(server, "requests", kind="seed", seconds=0, first=there, count=size - there, prefix="grow"))
-            weight = (server.memory_kb() - before) / (size - there)
+            before = large.memory_kb()
+            _seed(large, "seed", size - there, first=there, prefix="grow")
+            weight = (large.memory_kb() - before) / (size - there)
             there = size
-            row = run(server, "requests", kind="prompt", seconds=seconds, sessions=size, prefix="grow")
             # Only the last step is large enough to weigh one of them.
-            yield {"size": size, "what": "prompt", **row, **({"each_kb": weight} if size == SESSIONS[-1] else {})}
+            about = {"size": size, "what": "prompt", **({"each_kb": weight} if size == SESSIONS[-1] else {})}
+            yield from _turns(about, partial(_prompt, small, 1, seconds), partial(_prompt, large, size, seconds))
 
 
 def history(candidate: Candidate, seconds: float) -> Iterator[Row]:
@@ -58,23 +60,39 @@ def history(candidate: Candidate, seconds: float) -> Iterator[Row]:
 
     The last page is of messages that have just come, the first of messages that are at rest.
     """
-    with running(candidate) as server:
-        load.warm(server)
-        _settle(server)
+    least = MESSAGES[0]
+    with _two(candidate) as (small, large):
+
+        def fresh() -> str:
+            return _write(small, f"fresh{random.random()}", least)
+
+        rest = fresh()
+        _settle(small)
         for size in MESSAGES:
-            its = {"prefix": f"history{size}", "sessions": 1}
-            _seed(run(server, "requests", kind="seed", seconds=0, count=1, **its))
-            before = server.memory_kb()
-            _seed(run(server, "requests", kind="answer", seconds=0, count=size - 1, **its))
-            weight = {"each_kb": (server.memory_kb() - before) / size} if size == MESSAGES[-1] else {}
-            page = {"kind": "page", "connections": 8, "seconds": seconds, **its}
-            yield {"size": size, "what": "last page", **run(server, "requests", **page, offset=size - load.PAGE)}
-            _settle(server)
-            yield {"size": size, "what": "first page", **run(server, "requests", **page, offset=0)}
-            post = {"kind": "answer", "seconds": 0, "count": POSTS}
-            yield {"size": size, "what": "post", **run(server, "requests", **post, **its), **weight}
-            beside = run(server, "requests", **post, **OTHER)
-            yield {"size": size, "what": "post to another session", **beside}
+            before = large.memory_kb()
+            its = _write(large, f"history{size}", size)
+            weight = {"each_kb": (large.memory_kb() - before) / size} if size == MESSAGES[-1] else {}
+            yield from _turns(
+                {"size": size, "what": "last page"},
+                lambda: _page(small, fresh(), 0, seconds),
+                partial(_page, large, its, size - load.PAGE, seconds),
+            )
+            _settle(large)
+            yield from _turns(
+                {"size": size, "what": "first page"},
+                partial(_page, small, rest, 0, seconds),
+                partial(_page, large, its, 0, seconds),
+            )
+            yield from _turns(
+                {"size": size, "what": "post", **weight},
+                lambda: _post(small, fresh()),
+                partial(_post, large, its),
+            )
+            yield from _turns(
+                {"size": size, "what": "post to another session"},
+                partial(_post, small, OTHER),
+                partial(_post, large, OTHER),
+            )
 
 
 def subscribers(candidate: Candidate, seconds: float) -> Iterator[Row]:
@@ -93,12 +111,53 @@ GROWTH: Mapping[str, Callable[[Candidate, float], Iterator[Row]]] = {
 }
 
 
+@contextmanager
+def _two(candidate: Candidate) -> Iterator[tuple[Server, Server]]:
+    """One that will stay small and one that will grow, neither of them in its first second."""
+    with ExitStack() as stack:
+        both = stack.enter_context(running(candidate)), stack.enter_context(running(candidate))
+        for server in both:
+            load.warm(server)
+            _settle(server)
+        yield both
+
+
+def _turns(about: Row, on_small: Callable[[], Row], on_large: Callable[[], Row]) -> Iterator[Row]:
+    """The same on both, again and again: the machine is not as fast in one second as in the next."""
+    for turn in range(TURNS):
+        if turn % 2:
+            small, large = on_small(), on_large()
+        else:
+            large, small = on_large(), on_small()
+        failed = {"error": small["error"]} if "error" in small else {}
+        yield {**about, **large, "small_us": small.get("cpu_us"), **failed}
+
+
+def _prompt(server: Server, count: int, seconds: float) -> Row:
+    first = random.randrange(count)
+    return run(server, "requests", kind="prompt", seconds=seconds, sessions=count, first=first, prefix="grow")
+
+
+def _page(server: Server, name: str, offset: int, seconds: float) -> Row:
+    return run(server, "requests", kind="page", connections=8, seconds=seconds / 2, offset=offset, prefix=name)
+
+
+def _post(server: Server, name: str) -> Row:
+    return run(server, "requests", kind="answer", seconds=0, count=POSTS, prefix=name, sessions=1)
+
+
+def _write(server: Server, name: str, messages: int) -> str:
+    """A session with so many messages."""
+    _seed(server, "seed", 1, prefix=name, sessions=1)
+    _seed(server, "answer", messages - 1, prefix=name, sessions=1)
+    return name
+
+
 def _settle(server: Server) -> None:
-    _seed(run(server, "requests", kind="seed", seconds=0, count=1, **OTHER))
-    count = SETTLE + random.randrange(ROUND)
-    _seed(run(server, "requests", kind="answer", seconds=0, count=count, **OTHER))
+    _write(server, OTHER, SETTLE + random.randrange(ROUND))
 
 
-def _seed(row: Row) -> None:
+def _seed(server: Server, kind: str, count: int, **options: object) -> None:
+    row = run(server, "requests", kind=kind, seconds=0, count=count, **options)
     if "error" in row:
         raise Failed(str(row["error"]))

@@ -143,7 +143,7 @@ def _growth(results: Results) -> Iterator[str]:
                     name,
                     what,
                     *(_number(dict(results.by_size(work, name, what)).get(size), 1) for size in sizes),
-                    _number(results.growth(work, name, what, least), 2),
+                    _ratio(results.growth(work, name, what, least)),
                     *(_number(results.figure(work, name, "each_kb", what=what), 2) for _ in weighs),
                 ]
                 for name, what in lines

@@ -64,12 +64,18 @@ class Results:
         each = [other / own for own, other in pairs if own > 0]
         return Ratio(median(each), min(each), max(each)) if each else None
 
-    def growth(self, work: str, candidate: str, what: str, least: int = 0) -> float | None:
-        """What an operation costs at the largest size, as a multiple of the smallest that is at least `least`."""
+    def growth(self, work: str, candidate: str, what: str, least: int = 0) -> Ratio | None:
+        """What an operation costs at the largest size, as a multiple of the smallest.
+
+        Where a small server was measured beside the large one the ratio is taken within each turn. Otherwise it is that
+        of the largest size to the smallest that is at least `least`.
+        """
         by_size = {size: cost for size, cost in self.by_size(work, candidate, what) if size >= least}
-        if len(by_size) < 2 or not by_size[min(by_size)]:
+        if len(by_size) < 2:
             return None
-        return by_size[max(by_size)] / by_size[min(by_size)]
+        rows = self.rows(work, candidate, what=what, size=max(by_size))
+        each = [row["cpu_us"] / row.get("small_us", by_size[min(by_size)]) for row in rows]
+        return Ratio(median(each), min(each), max(each))
 
     def by_size(self, work: str, candidate: str, what: str) -> Iterator[tuple[int, float]]:
         """The cost at each size, from the smallest up."""

@@ -1,7 +1,8 @@
 """The benchmark: `make bench`, or a part of it with `make bench ARGS="--works ingest --candidates relay,baseline"`.
 
-In each round every server is up and every work is done on one after the other, so that whatever else the machine does
-meets all of them alike; the order changes from round to round. Then come the works that need a server of their own.
+In each round every server is started anew, and every work is done on one after the other, several times, so that
+whatever else the machine does meets all of them alike; the order changes. Then come the works that need a server of
+their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench import growth, idle, works
 from bench.candidates import CANDIDATES, Candidate, Store, found
@@ -28,6 +29,8 @@ PARTIAL = RESULTS / "partial"
 """Where a run of only some works or candidates goes: git does not keep it."""
 WORKS = (*(work.name for work in works.HEADLINE), idle.NAME, *growth.GROWTH)
 FILES_NEEDED = 2 * idle.SOCKETS
+
+T = TypeVar("T")
 
 
 class Recorder:
@@ -73,19 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_rounds(candidates: Sequence[Candidate], wanted: argparse.Namespace, recorder: Recorder) -> None:
-    for number in range(wanted.rounds):
-        todo = [
-            work
-            for work in works.HEADLINE
-            if work.name in wanted.works and (work.most_rounds is None or number < work.most_rounds)
-        ]
+    todo = [work for work in works.HEADLINE if work.name in wanted.works]
+    for number in range(wanted.rounds if todo else 0):
         with ExitStack() as stack:
-            servers = list(_started(_rotated(candidates, number), todo, recorder, stack)) if todo else []
+            servers = list(_started(_rotated(candidates, number), todo, recorder, stack))
             for work in todo:
-                for server in servers:
-                    if _takes_part(server.candidate, work.name):
-                        row = works.measure(server, work, wanted.seconds)
-                        recorder.add(server.candidate, work.name, row, number)
+                for turn in range(work.turns):
+                    for server in _rotated(servers, turn):
+                        if _takes_part(server.candidate, work.name):
+                            row = works.measure(server, work, wanted.seconds, turn)
+                            recorder.add(server.candidate, work.name, row, number * works.TURNS + turn)
 
 
 def _started(
@@ -127,19 +127,21 @@ def _takes_part(candidate: Candidate, work: str) -> bool:
     return candidate.only is None or work in candidate.only
 
 
-def _rotated(candidates: Sequence[Candidate], number: int) -> list[Candidate]:
-    """Another one first in each round: being first, or coming after a slow one, must not always hit the same."""
-    start = number % len(candidates)
-    return [*candidates[start:], *candidates[:start]]
+def _rotated(those: Sequence[T], number: int) -> list[T]:
+    """Another one first each time: being first, or coming after a slow one, must not always hit the same."""
+    start = number % len(those) if those else 0
+    return [*those[start:], *those[:start]]
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of the short works (5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help=f"rounds of the short works, {works.TURNS} turns each (5)"
+    )
     parser.add_argument("--long-rounds", type=int, default=1, help="rounds of idle, sessions, history, subscribers (1)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per measurement (1)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="seconds per measurement (0.4)")
     parser.add_argument("--works", type=_names(WORKS), default=list(WORKS), help="of " + ", ".join(WORKS))
     parser.add_argument(
         "--candidates", type=_names(tuple(CANDIDATES)), default=list(CANDIDATES), help="of " + ", ".join(CANDIDATES)

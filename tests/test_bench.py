@@ -63,7 +63,20 @@ def test_growth_compares_the_largest_size_with_the_smallest() -> None:
         a_row("relay", cost, work="sessions", what="prompt", size=size)
         for size, cost in ((100, 30.0), (1, 20.0), (10_000, 25.0))
     ]
-    assert Results(rows).growth("sessions", "relay", "prompt") == 1.25
+    growth = Results(rows).growth("sessions", "relay", "prompt")
+    assert growth is not None
+    assert growth.middle == 1.25
+
+
+def test_growth_is_taken_within_each_turn_where_a_small_server_was_measured_beside_the_large_one() -> None:
+    # The machine is ten times as slow in the second turn.
+    turns = [(100, 20.0, 20.0), (10_000, 22.0, 20.0), (10_000, 300.0, 200.0), (10_000, 26.0, 20.0)]
+    rows = [
+        a_row("relay", cost, work="sessions", what="prompt", size=size, small_us=small) for size, cost, small in turns
+    ]
+    growth = Results(rows).growth("sessions", "relay", "prompt")
+    assert growth is not None
+    assert (growth.middle, growth.least, growth.most) == (1.3, 1.1, 1.5)
 
 
 def test_a_goal_is_reached_or_missed_or_not_measured() -> None:

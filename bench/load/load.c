@@ -8,6 +8,7 @@
  *
  * Always: port=N, and if wanted profile=relay|nchan, token=…, prefix=… (of session names), pids=1,2 (whose CPU is
  * counted as the server's), store_pids=3 (counted apart). `seconds=0 count=N` sends exactly N requests: that seeds.
+ * `first=N` begins with another session.
  * Every answer is looked at: what is not right is counted as `wrong`, so that a broken server never looks fast.
  */
 #define _GNU_SOURCE
@@ -28,10 +29,10 @@ static long sent, answered, limit, sessions, first, page_offset;
 
 static void next_request(conn *c) {
     if (sent == limit) return;
-    long i = sent++;
+    long i = first + sent++;
     /* A prime step visits all sessions in an order that no cache foresees. */
     long any = i * 7919 % sessions;
-    if (!strcmp(kind, "seed")) post_prompt(c, first + i, "seed");
+    if (!strcmp(kind, "seed")) post_prompt(c, i, "seed");
     else if (!strcmp(kind, "prompt")) post_prompt(c, any, new_id("c").bytes);
     else if (!strcmp(kind, "answer")) post_answer(c, any, "seed");
     else get_page(c, 0, page_offset);
