@@ -19,7 +19,7 @@ from relay.store import sqlite_journal
 from relay.store.base import Outcome, Store
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
-from relay.store.sqlite_journal import JOURNAL_BYTES, JOURNAL_STEPS, SLICE_MESSAGES
+from relay.store.sqlite_journal import JOURNAL_BYTES, SLICE_MESSAGES
 from relay.store.sqlite_mirror import Mirror
 from relay.store.sqlite_writer import MAX_GROUP
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
@@ -108,31 +108,45 @@ async def test_a_file_that_nobody_closed_gives_the_same_memory_again(tmp_path: P
     await again.close()
 
 
-async def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sessions", [1, 7, 5000])
+async def test_memory_and_journal_are_bounded(tmp_path: Path, sessions: int) -> None:
     store = await opened(tmp_path / "relay.db")
-    for first in range(0, 3 * JOURNAL_STEPS, MAX_GROUP):
-        group = [a_prompt(f"p{n}", session_id=f"s{n % 7}") for n in range(first, first + MAX_GROUP)]
-        await asyncio.gather(*map(store.add_prompt, group))
-        assert held(store) <= 2 * JOURNAL_STEPS
-    [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
-    assert rows < 3 * JOURNAL_STEPS // MAX_GROUP
-    assert len(await store.pending("s1")) == pytest.approx(3 * JOURNAL_STEPS / 7, abs=1)
-    big = "x" * 100_000
-    for n in range(2 * JOURNAL_BYTES // len(big) + 1):
-        await store.add_prompt(a_prompt(f"q{n}", session_id="s8", prompt=big))
-        assert store._journal.bytes <= 2 * JOURNAL_BYTES
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=8_000):
+        for first in range(0, 60_000, MAX_GROUP):
+            group = [a_prompt(f"p{n}", session_id=f"s{n % sessions}") for n in range(first, first + MAX_GROUP)]
+            await asyncio.gather(*map(store.add_prompt, group))
+            assert held(store) <= 8_000 + 2 * MAX_GROUP
+            # A round moves what comes during it, too, but for the sessions whose turn is over: twice as much.
+            assert len(store._journal.ids.prompts) + len(store._journal.old_ids.prompts) <= 4 * 8_000
+            [[rows]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM journal")
+            assert rows <= 5 * 8_000 // MAX_GROUP
+    assert len(await store.pending("s0")) == pytest.approx(60_000 / sessions, abs=MAX_GROUP)
     await settle(store)
     assert held(store) == 0
     await store.close()
 
 
-async def test_no_group_waits_for_more_than_a_slice(tmp_path: Path) -> None:
+async def test_large_messages_do_not_fill_the_memory(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
-    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(1000)))
-    with full():
-        for n in range(3):
-            await store.add_prompt(a_prompt(f"q{n}"))
-            assert held(store) == 1001 + n - SLICE_MESSAGES * (n + 1)
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}", session_id=f"s{n % 7}")) for n in range(8_000)))
+    big = "x" * 100_000
+    for n in range(2 * JOURNAL_BYTES // len(big)):
+        await store.add_prompt(a_prompt(f"q{n}", session_id="s8", prompt=big))
+        assert store._journal.bytes <= JOURNAL_BYTES + 2 * len(big) + 1000
+    await store.close()
+
+
+async def test_as_much_is_moved_as_comes(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}", session_id=f"s{n % 9}")) for n in range(1000)))
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=1000):
+        for count in (1, *[60] * 100, 200, 200, 1):
+            before = held(store)
+            come = [a_prompt(f"{held(store)}-{n}-{count}", session_id=f"s{n % 9}") for n in range(count)]
+            await asyncio.gather(*map(store.add_prompt, come))
+            moved = before + count - held(store)
+            assert moved <= SLICE_MESSAGES + 200
+            assert 1000 - SLICE_MESSAGES - 200 <= held(store) <= 1000 + 200
     await store.close()
 
 
@@ -354,10 +368,35 @@ async def test_a_journal_that_cannot_be_moved_refuses_messages_and_loses_none(tm
         other.execute("DROP TRIGGER refuse")
     other.close()
     await store.check()
-    assert await store.add_prompt(a_prompt("one more")) is Outcome.KEPT
+    with full():
+        assert await store.add_prompt(a_prompt("one more")) is Outcome.KEPT
     assert held(store) == 1
     assert len(await store.pending("s1")) == 101
     await store.close()
+
+
+async def test_the_tables_are_asked_once_for_a_group_and_only_if_an_id_may_be_older(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await asyncio.gather(*(store.add_prompt(a_prompt(f"p{n}")) for n in range(9)))
+    await store.add_response(a_response("a1", to="p1"))
+    await settle(store)
+    asked: list[str] = []
+    store._writer._connection.set_trace_callback(lambda said: asked.append(said) if "wanted" in said else None)
+    groups = [
+        [a_prompt(f"new{n}") for n in range(9)],
+        [a_response("b1", to="new1"), a_response("b1", to="new1")],
+        [a_prompt("p1"), a_prompt("p2"), a_prompt("new10")],
+        [a_response(f"c{n}", to=f"p{n}") for n in range(1, 4)],
+    ]
+    questions = []
+    for group in groups:
+        outcomes = await asyncio.gather(*map(store.add_prompt, group))  # which does as well for a response
+        questions.append((outcomes.count(Outcome.KEPT), len(asked)))
+        asked.clear()
+    pending = (await store.session("s1")).pending
+    await store.close()
+    assert questions == [(9, 0), (1, 0), (1, 1), (3, 2)]  # the last one for prompts and for responses
+    assert pending == 9 - 3 + 10 - 1
 
 
 async def test_readers_who_overlap_with_a_move_see_the_log_of_one_moment(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ mirror and the journal, and then in the tables.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import PROMPT
@@ -15,7 +15,6 @@ from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome
 from relay.store.sqlite_journal import Change, Ids, Journal, Move, Record, Steps
 from relay.store.sqlite_mirror import Mirror, Session
 from relay.store.sqlite_move import move_records
-from relay.store.sqlite_seen import Id
 from relay.store.sqlite_tables import (
     change_sessions,
     entry_sizes,
@@ -58,8 +57,9 @@ class Draft:
         self._records: list[Record] = []
         self._ids = Ids()
         self._large = False
-        self._known = Ids()  # what the tables were asked for
+        self._entries: Sequence[NewEntry] = ()
         self._places = [self._ids]  # where ids are to be looked for, see `add`
+        self._asked = False
         self._changes: list[Change] = []
         self._move: Move | None = None
         self._row = journal.last_row
@@ -67,37 +67,10 @@ class Draft:
 
     # Messages
 
-    def look_up(self, entries: Iterable[NewEntry]) -> None:
-        """Ask the tables for the ids in these messages, which are then to be added."""
-        prompts: list[int | str] = []
-        responses: list[int | str] = []
-        sessions, tails, seen = self._mirror.sessions, self._mirror.tails, self._seen
-        for new in entries:
-            session = sessions.get(new.session_id)
-            if session is None:
-                continue
-            message = session.id, new.message_id
-            if new.kind is PROMPT and not seen.perhaps(message):
-                continue
-            tail = tails.get(session.id)
-            if tail is not None and tail.start == 0:
-                continue  # all of it is in memory
-            if new.kind is PROMPT:
-                prompts += message
-            else:
-                responses += message
-                prompts += session.id, new.client_msg_id
-        known = self._known
-        for number, message_id, seq, pending in look_up_prompts(self.db, prompts):
-            known.prompts[number, message_id] = seq
-            if not pending:
-                known.answered.add((number, seq))
-        for number, message_id, fingerprint in look_up_responses(self.db, responses):
-            known.responses[number, message_id] = fingerprint
-
-    def add(self, entries: Iterable[NewEntry]) -> list[Outcome | RelayError]:
+    def add(self, entries: Sequence[NewEntry]) -> list[Outcome | RelayError]:
         """What becomes of each, or the refusal: see `Store.add_prompt` and `Store.add_response`."""
-        for ids in (self._journal.ids, self._journal.old_ids, self._known):
+        self._entries = entries
+        for ids in (self._journal.ids, self._journal.old_ids):
             if ids.prompts or ids.responses:  # else it is empty
                 self._places.append(ids)
         results: list[Outcome | RelayError] = []
@@ -111,7 +84,7 @@ class Draft:
     def _add_prompt(self, new: NewEntry) -> Outcome:
         session = self._sessions.get(new.session_id) or self._own(new.session_id) or self._create(new)
         prompt = session.id, new.message_id
-        if self._seen.use(prompt) and self._seq(prompt):
+        if self._seen.use(prompt) and self._seq(session, new.message_id):
             return DUPLICATE
         if session.pending >= self._max_pending:
             raise self._limits.too_many_pending()
@@ -125,10 +98,10 @@ class Draft:
         if session is None:
             raise SessionNotFound
         response = session.id, new.message_id
-        for ids in self._places if self._seen.use(response) else ():
+        for ids in self._places_of(session) if self._seen.use(response) else ():
             if response in ids.responses:
                 return DUPLICATE if ids.responses[response] == new.fingerprint else CONFLICT
-        answers = self._seq((session.id, new.client_msg_id))
+        answers = self._seq(session, new.client_msg_id)
         if not answers:
             raise PromptNotFound
         self._ids.responses[response] = new.fingerprint
@@ -143,12 +116,49 @@ class Draft:
         self._keep(session, new, answers)
         return KEPT
 
-    def _seq(self, prompt: Id) -> int:
+    def _seq(self, session: Session, client_msg_id: str) -> int:
         """The seq of the prompt with this id; 0 if there is none."""
-        for ids in self._places:
+        prompt = session.id, client_msg_id
+        for ids in self._places_of(session):
             if seq := ids.prompts.get(prompt):
                 return seq
         return 0
+
+    def _places_of(self, session: Session) -> Iterator[Ids]:
+        """Where the ids of a session may be: in memory first, and then what the tables say when they are asked."""
+        yield from self._places
+        if not self._asked and self._is_in_tables(session.id):
+            self._asked = True
+            known = self._ask_tables()
+            self._places.append(known)
+            yield known
+
+    def _is_in_tables(self, session: int) -> bool:
+        tail = self._mirror.tails.get(session)
+        return session < self._mirror.next_id and (tail is None or tail.start > 0)
+
+    def _ask_tables(self) -> Ids:
+        """What they know of the ids in all messages of this draft: one question costs little more than one id."""
+        prompts: list[int | str] = []
+        responses: list[int | str] = []
+        for new in self._entries:
+            session = self._mirror.sessions.get(new.session_id)
+            if session is None or not self._is_in_tables(session.id):
+                continue
+            message = session.id, new.message_id
+            if new.kind is not PROMPT:
+                responses += message
+                prompts += session.id, new.client_msg_id
+            elif self._seen.perhaps(message) and message not in self._ids.prompts:
+                prompts += message
+        known = Ids()
+        for number, message_id, seq, pending in look_up_prompts(self.db, prompts):
+            known.prompts[number, message_id] = seq
+            if not pending:
+                known.answered.add((number, seq))
+        for number, message_id, fingerprint in look_up_responses(self.db, responses):
+            known.responses[number, message_id] = fingerprint
+        return known
 
     def _own(self, session_id: str) -> Session | None:
         """A copy of the committed session, which this draft may change."""
@@ -245,7 +255,7 @@ class Draft:
 
     def begin(self) -> None:
         """Begin a transaction in which sessions are changed."""
-        self._begin(self._journal.next_move(0, self._mirror.tails))
+        self._begin(self._journal.next_move(self._mirror.tails))
 
     def end(self) -> None:
         """End it."""
@@ -259,7 +269,7 @@ class Draft:
         """Commit the messages that were added."""
         if not self._records:
             return
-        move = self._journal.next_move(len(self._records), self._mirror.tails)
+        move = self._journal.next_move(self._mirror.tails)
         if move is None and not self._large and not self.db.in_transaction:
             # One statement is a transaction by itself. Nobody else writes, so what was read before it still holds.
             self._write(())

@@ -1,9 +1,9 @@
 """What the journal holds, as the writer's thread needs it: which ids are in it, and what is to be moved next.
 
-The journal is moved in rounds, a slice with each group of messages, so that no group waits long. A round goes through
-the sessions in the order of the tables: what is side by side there is moved together. When it ends, all that was in the
-journal when it began is in the tables, and the rows of that time are deleted, a few at a time. Only the writer's thread
-uses this; the records themselves are in the mirror.
+A full journal is moved as fast as messages come, a slice at a time, so that no group waits long. That happens in
+rounds, one after the other. A round goes through the sessions in the order of the tables: what is side by side there is
+moved together. When it ends, all that was in the journal when it began is in the tables, and the rows of that time are
+deleted, a few at a time. Only the writer's thread uses this; the records themselves are in the mirror.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from relay.store.sqlite_seen import Id, Seen
 
 JOURNAL_STEPS = 16_384
 JOURNAL_BYTES = 8 * 1024**2
-"""When the journal holds more, a round begins. Twice as much may come before it ends."""
+"""The journal holds no more than that and a group: what is too much is moved."""
 
 SLICE_MESSAGES = 256
-"""At least so many are moved with a group, and at least twice as many as the group has."""
+"""At least so many are moved at a time: those of one session become one piece, and others share its pages."""
 
 SLICE_ROWS = 4
-"""So many rows of the journal are deleted with a group."""
+"""So many rows of the journal, and as many as have come since the last slice, are deleted with a slice."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -64,10 +64,12 @@ class Move(msgspec.Struct, frozen=True):
     """What goes with one group: the first records of some sessions, whose ids rise, and rows that are done with."""
 
     records: Mapping[int, Sequence[Record]]
-    row: int
-    """The rows up to this one are deleted."""
+    messages: int
+    bytes: int
     done: int
     """So many of the sessions that are due in this round are through with it."""
+    row: int
+    """The rows up to this one are deleted."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ class Journal:
         self._changes = 0
         self._round: Round | None = None
         self._done_row = 0  # the last row that was moved by rounds that have ended
+        self._last_row = 0  # as it was with the last slice
 
     def add(self, row: int, records: Sequence[Record], ids: Ids, changes: int) -> None:
         """It has a row more, with these records, their ids and so many changes."""
@@ -133,36 +136,53 @@ class Journal:
         self.ids.responses |= ids.responses
         self.ids.answered |= ids.answered
 
-    def next_move(self, coming: int, held: Mapping[int, Held]) -> Move | None:
-        """What to move while so many records and changes come; None if there is nothing to do."""
-        if self._round is None and (self.messages + self._changes > JOURNAL_STEPS or self.bytes > JOURNAL_BYTES):
+    def next_move(self, held: Mapping[int, Held]) -> Move | None:
+        """What to move now; None if there is nothing to do."""
+        over, over_bytes = self.messages + self._changes - JOURNAL_STEPS, self.bytes - JOURNAL_BYTES
+        if over <= 0 and over_bytes <= 0:
+            # What the last round has moved can go, unless another is under way: then that is done with its slices.
+            is_left = self._round is None and self._done_row >= self.first_row
+            return Move({}, 0, 0, 0, self._row()) if is_left else None
+        if self._round is None:
             self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
-        if self._round is None and self._done_row < self.first_row:
-            return None
-        room = max(SLICE_MESSAGES, 2 * coming)
+        return self._slice(self._round.due, max(SLICE_MESSAGES, over), over_bytes, held)
+
+    def _slice(self, due: Sequence[int], least: int, least_bytes: int, held: Mapping[int, Held]) -> Move:
+        """The next so many messages that are due, and at least so many bytes."""
         chosen: dict[int, Sequence[Record]] = {}
-        done = 0
-        for session in reversed(self._round.due if self._round else ()):
-            if room <= 0:
+        messages = size = done = 0
+        for session in reversed(due):
+            if messages >= least and size >= least_bytes:
                 break
             its = held.get(session)
             if its is not None:  # else it is gone
                 records = its.records
-                if len(records) > room:
-                    chosen[session] = records[:room]
-                    break
+                if messages + len(records) > least:
+                    records = _first(records, least - messages, least_bytes - size)
                 chosen[session] = records
-                room -= len(records)
+                messages += len(records)
+                size += _bytes(records)
+                if len(records) < len(its.records) and self._is_due(its.records[len(records)]):
+                    break
             done += 1
-        return Move(chosen, min(self._done_row, self.first_row + SLICE_ROWS - 1), done)
+        return Move(chosen, messages, size, done, self._row())
+
+    def _is_due(self, record: Record) -> bool:
+        """Whether it was there when the round began."""
+        message = record.session, record.message_id
+        return message in self.old_ids.prompts or message in self.old_ids.responses
+
+    def _row(self) -> int:
+        """The last row to delete now."""
+        return min(self._done_row, self.first_row + SLICE_ROWS + self.last_row - self._last_row - 1)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of it."""
         self.first_row = max(self.first_row, move.row + 1)
-        sizes = [len(record.entry.data) for records in move.records.values() for record in records]
-        self.messages -= len(sizes)
-        self.bytes -= sum(sizes)
+        self._last_row = self.last_row
+        self.messages -= move.messages
+        self.bytes -= move.bytes
         if self._round is not None:
             due = self._round.due
             del due[len(due) - move.done :]
@@ -181,6 +201,16 @@ class Journal:
         self._changes -= ended.changes
         self._round = None
         self.old_ids = Ids()
+
+
+def _first(records: Sequence[Record], least: int, least_bytes: int) -> Sequence[Record]:
+    """The first so many of them, or more if those have not so many bytes."""
+    count = max(0, least)
+    size = _bytes(records[:count])
+    while size < least_bytes and count < len(records):
+        size += len(records[count].entry.data)
+        count += 1
+    return records[:count]
 
 
 def _bytes(records: Sequence[Record]) -> int:

@@ -154,7 +154,6 @@ class GroupWriter:
         try:
             draft = self._new_draft(connection)
             if group.are_messages:
-                draft.look_up(group.work)
                 results: list[Any] = draft.add(group.work)
                 draft.write()
             else:
