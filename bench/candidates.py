@@ -26,7 +26,7 @@ RELAY_ENVIRONMENT = {
     "RELAY_STORE_URL": "@STORE@",
     "RELAY_PING_SECONDS": "@PING@",
     # Limits are checked, but so high that no work meets one: an error would be measured instead of the work.
-    "RELAY_RATE_LIMIT": "0",
+    "RELAY_RATE_LIMIT": "100000000",
     "RELAY_MAX_SESSIONS": "10000000",
     "RELAY_MAX_PENDING_PER_SESSION": "100000000",
     "RELAY_MAX_SUBSCRIBERS": "100000",
