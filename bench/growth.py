@@ -26,11 +26,11 @@ TURNS = 5
 POSTS = 2_000
 """Answers per measured post in a history: enough to be exact, too few to change its size much."""
 SETTLE = 40_000
-"""After so many messages a server is as it will be from then on: SQLite moves its journal with every group, and what
-came before them is in its tables. Only a server that is a second old, or a message that is, costs less."""
-ROUND = 16_384
-"""It does so in rounds of about so many, with a pause between two. A random part of one comes on top, so that each
-measurement meets another point of it."""
+"""After so many messages a server is as it will be from then on: SQLite moves its journal as fast as messages come, and
+what came before them is in its tables. Only a server that is a second old, or a message that is, costs less."""
+ROUND = 32_768
+"""It does so in rounds of up to so many. A random part of one comes on top, so that each measurement meets another
+point of it."""
 OTHER = "other"
 """A session that others are beside."""
 NO_PING_SECONDS = 3_600

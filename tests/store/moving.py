@@ -20,7 +20,7 @@ def held(store: SqliteStore) -> int:
 
 async def settle(store: SqliteStore) -> None:
     """Move all of the journal to the tables."""
-    with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1, SLICE_MESSAGES=10**6, SLICE_ROWS=10**6):
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1, SLICE_MESSAGES=10**6, MAX_SLICE=10**6):
         for _ in range(2):  # the rows are deleted with the group that comes after the round
             await store._writer.submit(lambda draft: draft.save(draft.sessions()[:1]))
 
@@ -36,7 +36,7 @@ def full() -> Iterator[None]:
 def small_pieces() -> Iterator[None]:
     """Everything is full after a few messages and moved in slices that are smaller than most; ids share places."""
     with (
-        patch.multiple(sqlite_journal, JOURNAL_STEPS=4, SLICE_MESSAGES=2, SLICE_ROWS=1),
+        patch.multiple(sqlite_journal, JOURNAL_STEPS=4, JOURNAL_BYTES=500, SLICE_MESSAGES=2, MAX_SLICE=3),
         patch.multiple(sqlite_move, PIECE_ENTRIES=3),
         patch.multiple(sqlite_seen, PLACES=8, MOST_IDS=4),
         patch.multiple(sqlite_tables, LARGE_BYTES=200, MAX_ROWS=2),

@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ class SqliteStore(LocalCommons):
         try:
             past = await self._writer.submit(lambda draft: Past(draft.db))
             past.restore(self._mirror, journal)
+            await self._settle()
             uri = self._path.absolute().as_uri() + "?mode=ro"
             for _ in range(READERS):
                 reader = await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
@@ -120,6 +122,14 @@ class SqliteStore(LocalCommons):
         except (StoreUnavailable, sqlite3.Error) as exc:
             await self._stop()
             raise StartupError(f"{self._path} cannot be read: {exc.__cause__ or exc}. Restore a backup.") from exc
+
+    async def _settle(self) -> None:
+        """Move what an earlier process has left in the journal: many short lives would otherwise fill it."""
+        self._journal.is_starting = True
+        with suppress(StoreUnavailable):  # it can be read, and no more: the disk may be full
+            while self._journal.rows:
+                await self._writer.submit(lambda _: None)
+        self._journal.is_starting = False
 
     async def close(self) -> None:
         await self._stop()

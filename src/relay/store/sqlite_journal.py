@@ -3,11 +3,13 @@
 A full journal is moved as fast as messages come, a slice at a time, so that no group waits long. That happens in
 rounds, one after the other. A round goes through the sessions in the order of the tables: what is side by side there is
 moved together. When it ends, all that was in the journal when it began is in the tables, and the rows of that time are
-deleted, a few at a time. Only the writer's thread uses this; the records themselves are in the mirror.
+deleted, a few at a time. What an earlier process has left is moved before anything comes. Only the writer's thread uses
+this; the records themselves are in the mirror.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -23,8 +25,8 @@ JOURNAL_BYTES = 8 * 1024**2
 SLICE_MESSAGES = 256
 """At least so many are moved at a time: those of one session become one piece, and others share its pages."""
 
-SLICE_ROWS = 4
-"""So many rows of the journal, and as many as have come since the last slice, are deleted with a slice."""
+MAX_SLICE = 2_048
+"""And at most so many, whatever there is: a group waits for it."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -115,19 +117,33 @@ class Journal:
         self.seen = Seen(first_session=1)
         self.sizes: dict[int, tuple[int, Sequence[int]]] = {}
         """The oldest part of some logs: the seq of its first entry, and how many bytes each has."""
+        self.is_starting = False
+        """If so, all of it is moved, as if it were full."""
         self.messages = 0
         self.bytes = 0
-        self.first_row = 1
         self.last_row = 0
         self.last_piece = 0
         """The highest id of a piece."""
+        self._rows: deque[int] = deque()  # how many messages and changes are in each, up to the last one
         self._changes = 0
         self._round: Round | None = None
         self._done_row = 0  # the last row that was moved by rounds that have ended
-        self._last_row = 0  # as it was with the last slice
+
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        return len(self._rows)
+
+    def restore(self, last_row: int, sizes: Sequence[int], changes: int) -> None:
+        """It has these rows, of so many messages and changes, from an earlier process; the records are added apart."""
+        self.last_row = last_row
+        self._rows.extend(sizes)
+        self._changes = changes
 
     def add(self, row: int, records: Sequence[Record], ids: Ids, changes: int) -> None:
-        """It has a row more, with these records, their ids and so many changes."""
+        """It has these records, their ids and so many changes, in a row more unless this is the last one."""
+        if row > self.last_row:
+            self._rows.append(len(records) + changes)
         self.last_row = row
         self._changes += changes
         self.messages += len(records)
@@ -139,48 +155,60 @@ class Journal:
     def next_move(self, held: Mapping[int, Held]) -> Move | None:
         """What to move now; None if there is nothing to do."""
         over, over_bytes = self.messages + self._changes - JOURNAL_STEPS, self.bytes - JOURNAL_BYTES
+        if self.is_starting:
+            over = MAX_SLICE
         if over <= 0 and over_bytes <= 0:
             # What the last round has moved can go, unless another is under way: then that is done with its slices.
-            is_left = self._round is None and self._done_row >= self.first_row
-            return Move({}, 0, 0, 0, self._row()) if is_left else None
+            row = self._row(SLICE_MESSAGES) if self._round is None else self._first_row - 1
+            return Move({}, 0, 0, 0, row) if row >= self._first_row else None
         if self._round is None:
             self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
-        return self._slice(self._round.due, max(SLICE_MESSAGES, over), over_bytes, held)
+        return self._slice(self._round.due, min(max(SLICE_MESSAGES, over), MAX_SLICE), over_bytes, held)
 
     def _slice(self, due: Sequence[int], least: int, least_bytes: int, held: Mapping[int, Held]) -> Move:
-        """The next so many messages that are due, and at least so many bytes."""
+        """The next so many messages that are due; more, but not too many, if those have not so many bytes."""
         chosen: dict[int, Sequence[Record]] = {}
         messages = size = done = 0
         for session in reversed(due):
-            if messages >= least and size >= least_bytes:
+            if messages >= least and (size >= least_bytes or messages >= MAX_SLICE):
                 break
             its = held.get(session)
             if its is not None:  # else it is gone
                 records = its.records
                 if messages + len(records) > least:
-                    records = _first(records, least - messages, least_bytes - size)
+                    records = _first(records[: MAX_SLICE - messages], least - messages, least_bytes - size)
                 chosen[session] = records
                 messages += len(records)
                 size += _bytes(records)
                 if len(records) < len(its.records) and self._is_due(its.records[len(records)]):
                     break
             done += 1
-        return Move(chosen, messages, size, done, self._row())
+        return Move(chosen, messages, size, done, self._row(max(SLICE_MESSAGES, messages)))
 
     def _is_due(self, record: Record) -> bool:
         """Whether it was there when the round began."""
         message = record.session, record.message_id
         return message in self.old_ids.prompts or message in self.old_ids.responses
 
-    def _row(self) -> int:
-        """The last row to delete now."""
-        return min(self._done_row, self.first_row + SLICE_ROWS + self.last_row - self._last_row - 1)
+    @property
+    def _first_row(self) -> int:
+        return self.last_row - len(self._rows) + 1
+
+    def _row(self, moved: int) -> int:
+        """The last row to delete while so many messages are moved. Twice as much goes: before the next round ends."""
+        row, left = self._first_row - 1, 2 * moved
+        for size in self._rows:
+            if row >= self._done_row or left <= 0:
+                break
+            row += 1
+            left -= size
+        return row
 
     def moved(self, move: Move) -> None:
         """The tables have this part of it."""
-        self.first_row = max(self.first_row, move.row + 1)
-        self._last_row = self.last_row
+        while self._first_row <= move.row:
+            self._rows.popleft()
         self.messages -= move.messages
         self.bytes -= move.bytes
         if self._round is not None:
@@ -195,6 +223,7 @@ class Journal:
         left = records[len(move.records.get(session, ())) if move is not None else 0 :]
         self.messages -= len(left)
         self.bytes -= _bytes(left)
+        self._changes += len(left)  # until a round ends they are in its rows all the same, and their ids in memory
 
     def _end(self, ended: Round) -> None:
         self._done_row = ended.row

@@ -23,11 +23,13 @@ class Past:
         self._sessions = {session.id: session for session in load_sessions(db)}
         self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
         self._next_id = max(self._sessions, default=0) + 1
-        self._rows: list[int] = []
+        self._last_row = 0
+        self._sizes: list[int] = []  # of the rows
         self._changes = 0
         self._last_piece = last_piece(db)
         for row, steps in load_journal(db):
-            self._rows.append(row)
+            self._last_row = row
+            self._sizes.append(len(steps.records) + len(steps.changes))
             for record in steps.records:
                 self._keep(record)
             for change in steps.changes:
@@ -42,9 +44,7 @@ class Past:
         mirror.next_id = self._next_id
         journal.last_piece = self._last_piece
         journal.seen = Seen(self._next_id)
-        if self._rows:
-            journal.first_row, journal.last_row = self._rows[0], self._rows[-1]
-        journal.add(journal.last_row, (), Ids(), self._changes)
+        journal.restore(self._last_row, self._sizes, self._changes)
         for records in self._records.values():
             mirror.add(records)
             journal.add(journal.last_row, records, _ids(records), changes=0)
