@@ -1,13 +1,33 @@
-"""Lets the journal of the SQLite store be moved when a test wants it, instead of when it is full."""
+"""A SQLite store whose journal can be looked into, and is moved when a test wants it, instead of when it is full."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from unittest.mock import patch
+
+import msgspec
 
 from relay.store import sqlite_journal, sqlite_move, sqlite_seen, sqlite_tables
 from relay.store.sqlite import SqliteStore
+from tests.factories import GENEROUS, Listening
+
+
+async def opened(path: Path, **limits: int) -> SqliteStore:
+    """A store that holds much, unless the limits say less."""
+    generous = msgspec.structs.replace(GENEROUS, max_pending_per_session=100_000, **limits)
+    store = SqliteStore(path, generous, new_epoch=lambda: "epoch")
+    await store.open(Listening())
+    return store
+
+
+def rows_of(path: Path) -> int:
+    """How many the journal has in the file."""
+    with closing(sqlite3.connect(path)) as db:
+        [[rows]] = db.execute("SELECT count(*) FROM journal")
+    return int(rows)
 
 
 def held(store: SqliteStore) -> int:
