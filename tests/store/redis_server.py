@@ -174,6 +174,7 @@ def cluster(folder: Path) -> Iterator[list[RedisServer]]:
             node.ask("CLUSTER ADDSLOTS", *range(first, end))
             node.ask("CLUSTER MEET", "127.0.0.1", nodes[0].port)
         wait_until(lambda: all(map(_is_whole, nodes)), "the cluster does not come together")
+        wait_until(lambda: _all_hear(nodes), "the servers of the cluster do not hear each other")
         yield nodes
 
 
@@ -187,6 +188,19 @@ def _is_whole(node: RedisServer) -> bool:
     # An announcement is lost to a server that this one has no connection to, though all know each other already.
     linked = all(other["connected"] for other in node.ask("CLUSTER NODES").values())
     return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3" and linked)
+
+
+def _all_hear(nodes: list[RedisServer]) -> bool:
+    """Whether each hears what any of them announces: that they have connections does not tell."""
+    with ExitStack() as stack:
+        ears = [stack.enter_context(node.admin.pubsub(ignore_subscribe_messages=True)) for node in nodes]
+        for ear in ears:
+            ear.subscribe("hello")
+            ear.get_message(timeout=1)  # that it is subscribed
+        for number, node in enumerate(nodes):
+            node.ask("PUBLISH", "hello", number)
+        heard = [ear.get_message(timeout=0.5) for ear in ears for _ in nodes]
+    return all(heard)
 
 
 def _stopped_at_end(stack: ExitStack, server: RedisServer) -> RedisServer:
