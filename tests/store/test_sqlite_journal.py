@@ -249,7 +249,7 @@ async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_
 async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) -> None:
     store = await opened(tmp_path / "relay.db")
     await talk(store, settle_after=4)
-    before = in_memory(store._mirror), await seen(store)
+    before = await seen(store), in_memory(store._mirror)
     store._writer._connection.execute("PRAGMA query_only = ON")
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: store.add_prompt(a_prompt("p9")),
@@ -263,7 +263,7 @@ async def test_a_transaction_that_fails_leaves_memory_as_it_was(tmp_path: Path) 
     for call in calls:
         with pytest.raises(StoreUnavailable):
             await call()
-    assert (in_memory(store._mirror), await seen(store)) == before
+    assert (await seen(store), in_memory(store._mirror)) == before
     store._writer._connection.execute("PRAGMA query_only = OFF")
     assert await store.add_response(a_response("a9", to="p3")) is Outcome.KEPT
     await store.close()
@@ -298,6 +298,21 @@ async def test_a_journal_that_cannot_be_moved_refuses_messages_and_loses_none(tm
         assert await store.add_prompt(a_prompt("one more")) is Outcome.KEPT
     assert held(store) == 1
     assert len(await store.pending("s1")) == 101
+    await store.close()
+
+
+async def test_a_poll_does_not_look_again_where_all_was_answered(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await store.add_prompt(a_prompt("p1"))
+    await store.add_response(a_response("a1", to="p1"))
+    await settle(store)
+    await store.add_prompt(a_prompt("p2"))
+    await settle(store)
+    found = await store.pending("s1")
+    assert [entry.seq for entry in found] == [3]
+    with closing(sqlite3.connect(tmp_path / "relay.db", isolation_level=None)) as other:
+        other.execute("UPDATE part SET waiting = 1 WHERE last = 2")  # whoever looks there finds p1
+    assert await store.pending("s1") == found
     await store.close()
 
 

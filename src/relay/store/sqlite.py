@@ -53,10 +53,9 @@ _LOG = """
     SELECT k.seq, entries FROM known k LEFT JOIN part p ON p.session = k.id AND p.last > :after AND p.last < :before
     LEFT JOIN piece ON piece.id = p.piece WHERE k.id = :id ORDER BY p.last
 """
-# Not told by which index, SQLite would look through all parts of the log.
 _PENDING = """
     SELECT k.seq, entries, p.waiting FROM known k
-    LEFT JOIN part p INDEXED BY part_that_waits ON p.session = k.id AND p.waiting != 0
+    LEFT JOIN part p ON p.session = k.id AND p.last > :after AND p.waiting != 0
     LEFT JOIN piece ON piece.id = p.piece WHERE k.id = :id ORDER BY p.last
 """
 _SINCE = """
@@ -201,7 +200,7 @@ class SqliteStore(LocalCommons):
         tail = self._mirror.tail(session)
         if session.pending == len(tail.waiting):
             return list(tail.waiting.values())
-        found = await self._read(session_id, _PENDING)
+        found = await self._read(session_id, _PENDING, after=session.answered_to)
         answered = found.tail.answered or ()
         settled = [
             entry
@@ -209,7 +208,10 @@ class SqliteStore(LocalCommons):
             for entry in _waiting(packed, waiting)
             if entry.seq not in answered
         ]
-        return [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
+        pending = [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
+        if pending:
+            found.session.answered_to = pending[0].seq - 1
+        return pending
 
     async def head(self, session_id: str) -> Position | None:
         session = self._mirror.sessions.get(session_id)

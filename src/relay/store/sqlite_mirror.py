@@ -28,6 +28,9 @@ class Session(msgspec.Struct, gc=False):
     pending: int
     created_ms: int
     active_ms: int
+    answered_to: int = 0
+    """No prompt up to this seq is pending. Known from the last look for those that are: the next one begins behind it,
+    which serves as well as an index, and none has to be kept up to date for each message."""
 
 
 class Tail(msgspec.Struct, gc=False):

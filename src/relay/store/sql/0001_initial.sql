@@ -39,7 +39,6 @@ CREATE TABLE part (
     active_ms INTEGER,
     PRIMARY KEY (session, last)
 ) WITHOUT ROWID;
-CREATE INDEX part_that_waits ON part (session, last) WHERE waiting != 0;
 
 -- How each session stands, as far as the tables know.
 CREATE VIEW known AS
