@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.store import sqlite_seen
-from relay.store.sqlite_seen import PLACES, Seen
+from relay.store.sqlite_seen import Id, Seen, _mark
 
 ids = st.tuples(st.integers(1, 5), st.text(max_size=2))
 
@@ -22,12 +21,30 @@ def test_an_id_is_new_until_it_is_used() -> None:
     assert seen.use((1, "p1"))
 
 
-@pytest.mark.parametrize("other", [(2, "p1"), (1, "p2"), (1, "P1"), (1, "")])
-def test_most_others_are_still_new(other: tuple[int, str]) -> None:
-    seen = Seen(first_session=1)
-    seen.use((1, "p1"))
-    # Two may share a place; whoever sees that once in two million runs need not wonder.
-    assert seen.perhaps(other) == (hash(other) % PLACES == hash((1, "p1")) % PLACES)
+def ids_with_marks_of_their_own(count: int) -> list[Id]:
+    marks = {_mark(hash((1, f"p{number}"))): (1, f"p{number}") for number in range(10 * count)}
+    return list(marks.values())[:count]
+
+
+def test_somebody_elses_mark_does_not_make_an_id_look_used() -> None:
+    with patch.multiple(sqlite_seen, PLACES=1):
+        one, other, third = ids_with_marks_of_their_own(3)
+        seen = Seen(first_session=1)
+        assert not seen.use(one)
+        assert not seen.perhaps(other)
+        assert not seen.use(other)
+        assert seen.perhaps(one)
+        assert seen.perhaps(other)
+        assert seen.use(third)  # two have met there: nobody can tell any more
+
+
+def test_most_new_ids_are_taken_for_new_even_when_it_is_full() -> None:
+    with patch.multiple(sqlite_seen, PLACES=2**12, MOST_IDS=2**10):
+        seen = Seen(first_session=1)
+        for number in range(2**10):
+            seen.use((1, f"p{number}"))
+        taken_for_used = sum(seen.perhaps((1, f"new{number}")) for number in range(2**10))
+        assert taken_for_used < 2**10 / 16  # 1 in 40 is to be expected
 
 
 def test_of_sessions_that_are_older_nothing_is_known() -> None:

@@ -1,17 +1,22 @@
 """Tells which ids are surely new, without a look into the journal or the tables: those of most messages are.
 
-A Bloom filter with one hash: every id has a place among a few million, and leaves a mark there when it is used. Where
-there is no mark, no id has been. Nothing of it is kept in the file, so it only speaks of sessions that were created
-after it was made; the ids of all others are looked up. Only the writer's thread uses it.
+A filter with one hash: every id has a place among a few million, and leaves its mark there when it is used, one of 254.
+Where there is none, or somebody else's, the id has not been. Where two marks met, nobody can tell any more. Nothing of
+it is kept in the file, so it only speaks of sessions that were created after it was made; the ids of all others are
+looked up. Only the writer's thread uses it.
 """
 
 from __future__ import annotations
 
-PLACES = 2**21
-"""A byte each. To pick out a bit would cost more than the memory is worth."""
+PLACES = 2**23
+"""A byte each."""
 
 MOST_IDS = PLACES // 4
-"""With more, a quarter of all new ids would meet somebody else's mark."""
+"""With more, one new id in forty would come to a place where two have met."""
+
+MARKS = 254
+MANY = 255
+"""The marks are 1 … 254; 255 stands where two of them met."""
 
 Id = tuple[int, str]
 """A session's id and a message_id, of a prompt or a response."""
@@ -27,14 +32,20 @@ class Seen:
 
     def perhaps(self, message: Id) -> bool:
         """Whether this id may have been used."""
-        return message[0] < self._first_session or self._marks[hash(message) % PLACES] != 0
+        number = hash(message)
+        there = self._marks[number % PLACES]
+        return message[0] < self._first_session or there in (_mark(number), MANY)
 
     def use(self, message: Id) -> bool:
         """The same; from now on it has been used."""
-        place = hash(message) % PLACES
-        if message[0] < self._first_session or self._marks[place]:
+        if message[0] < self._first_session:
             return True
-        self._marks[place] = 1
+        number = hash(message)
+        place, mark = number % PLACES, _mark(number)
+        there = self._marks[place]
+        if there in (mark, MANY):
+            return True
+        self._marks[place] = MANY if there else mark
         self._count += 1
         return False
 
@@ -44,3 +55,8 @@ class Seen:
             self._first_session = next_session
             self._marks = bytearray(PLACES)
             self._count = 0
+
+
+def _mark(number: int) -> int:
+    """From other bits of the hash than the place."""
+    return (number >> 32) % MARKS + 1
