@@ -56,12 +56,15 @@ class FileLock:
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that writes, and whose every commit is on the disk when it returns."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    # A group is some pages long, and each page of the WAL is two system calls: twice the size, half the calls.
+    # (A file that exists keeps the size it has.)
+    connection.execute("PRAGMA page_size = 8192")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 67108864")
     # Room for all pages that one transaction changes, and fewer rounds in which they go from the WAL to their places.
     connection.execute("PRAGMA cache_size = -16384")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA wal_autocheckpoint = 2000")
     return connection
 
 

@@ -22,7 +22,7 @@ JOURNAL_STEPS = 16_384
 JOURNAL_BYTES = 8 * 1024**2
 """The journal holds no more than that and a group: what is too much is moved."""
 
-SLICE_MESSAGES = 256
+SLICE_MESSAGES = 512
 """At least so many are moved at a time: those of one session become one piece, and others share its pages."""
 
 MAX_SLICE = 2_048
@@ -176,12 +176,14 @@ class Journal:
             its = held.get(session)
             if its is not None:  # else it is gone
                 records = its.records
-                if messages + len(records) > least:
+                count = len(records)
+                if messages + count > least:
                     records = _first(records[: MAX_SLICE - messages], least - messages, least_bytes - size)
                 chosen[session] = records
                 messages += len(records)
-                size += _bytes(records)
-                if len(records) < len(its.records) and self._is_due(its.records[len(records)]):
+                # With many sessions most have one record, and to make a list of its size takes longer.
+                size += len(records[0].entry.data) if count == 1 else _bytes(records)
+                if len(records) < count and self._is_due(its.records[len(records)]):
                     break
             done += 1
         return Move(chosen, messages, size, done, self._row(max(SLICE_MESSAGES, messages)))
