@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,13 @@ async def test_commits_are_on_the_disk_when_they_return(tmp_path: Path) -> None:
     [[synchronous]] = connection.execute("PRAGMA synchronous")
     connection.close()
     assert (mode, synchronous) == ("wal", 2)
+
+
+async def test_a_new_file_has_large_pages(tmp_path: Path) -> None:
+    await (await opened(tmp_path / "relay.db")).close()
+    with closing(sqlite3.connect(tmp_path / "relay.db")) as other:
+        [[size]] = other.execute("PRAGMA page_size")
+    assert size == 8192
 
 
 async def test_what_waits_at_the_same_moment_is_one_transaction(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.store import sqlite_seen
-from relay.store.sqlite_seen import Id, Seen, _mark
+from relay.store.sqlite_seen import MOST_IDS, PLACES, Id, Seen, _mark
 
 ids = st.tuples(st.integers(1, 5), st.text(max_size=2))
 
@@ -39,9 +39,9 @@ def test_somebody_elses_mark_does_not_make_an_id_look_used() -> None:
 
 
 def test_most_new_ids_are_taken_for_new_even_when_it_is_full() -> None:
-    with patch.multiple(sqlite_seen, PLACES=2**12, MOST_IDS=2**10):
+    with patch.multiple(sqlite_seen, PLACES=2**12):
         seen = Seen(first_session=1)
-        for number in range(2**10):
+        for number in range(2**12 // (PLACES // MOST_IDS)):
             seen.use((1, f"p{number}"))
         taken_for_used = sum(seen.perhaps((1, f"new{number}")) for number in range(2**10))
         assert taken_for_used < 2**10 / 16  # 1 in 40 is to be expected

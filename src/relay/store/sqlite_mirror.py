@@ -1,8 +1,9 @@
 """What is committed, in memory and for readers: each session's row, and the messages that are in the journal only.
 
-The event loop changes it, after a commit and while the writer's thread is idle; both may read it. (What waits in a tail
-is found when it is asked for, at any time: the thread never looks at that.) It is bounded: a row for each session, of
-which there are at most `max_sessions`, and what `Journal` lets the journal hold.
+The event loop changes it, after a commit and while the writer's thread is idle; both may read it. (Two things are noted
+when they are asked for, at any time: what waits in a tail, at which the thread never looks, and a session's
+`answered_to`, of which any older value is as good.) It is bounded: a row for each session, of which there are at most
+`max_sessions`, and what `Journal` lets the journal hold.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Session(msgspec.Struct, gc=False):
     created_ms: int
     active_ms: int
     answered_to: int = 0
-    """No prompt up to this seq is pending. Known from the last look for those that are: the next one begins behind it,
-    which serves as well as an index, and none has to be kept up to date for each message."""
+    """No prompt up to this seq is pending. Noted by a look into the tables for those that are: the next begins there.
+    So no index has to be kept up to date for each message. A note may get lost in a write of the same moment."""
 
 
 class Tail(msgspec.Struct, gc=False):

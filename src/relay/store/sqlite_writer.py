@@ -3,7 +3,8 @@
 Whatever waits at the moment is done in one transaction and answered only after its commit (group commit): a single
 writer waits for one fsync, sixty-four writers wait for the same one together. A group goes to the thread as a whole and
 comes back as a whole. The next one gathers meanwhile, and goes when the event loop has taken note of this one and its
-callers have their answers: so the mirror never changes while the thread is at work, and there is nothing to lock.
+callers have their answers: so nothing in the mirror that the thread goes by changes while it is at work, and there is
+nothing to lock.
 """
 
 from __future__ import annotations
