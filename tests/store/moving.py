@@ -32,9 +32,9 @@ def rows_of(path: Path) -> int:
 
 def held(store: SqliteStore) -> int:
     """How many messages are in memory; the journal's own account must agree."""
-    records = [record for tail in store._mirror.tails.values() for record in tail.records]
+    records = [record for number in store._mirror.tails for record in store._mirror.records(number)]
     assert store._journal.messages == len(records)
-    assert store._journal.bytes == sum(len(record.entry.data) for record in records)
+    assert store._journal.bytes == sum(len(record.data) for record in records)
     return len(records)
 
 

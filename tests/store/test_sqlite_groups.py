@@ -24,6 +24,7 @@ from relay.store.base import NewEntry, Outcome, Store
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
 from relay.store.sqlite_journal import JOURNAL_BYTES
+from relay.store.sqlite_mirror import Waiting
 from relay.store.sqlite_writer import MAX_GROUP_BYTES
 from tests.factories import GENEROUS, Listening, a_prompt, a_response
 from tests.store.moving import full, held, settle, small_pieces
@@ -180,11 +181,17 @@ def check_accounts(store: SqliteStore) -> None:
     db = sqlite3.connect(store._path)
     pieces = {piece for [piece] in db.execute("SELECT id FROM piece")}
     parts = {piece for [piece] in db.execute("SELECT piece FROM part")}
-    known = {session.id for session in store._mirror.sessions.values()}
+    known = {session.number for session in store._mirror.sessions.values()}
     for table in ("part", "prompt", "response"):
         assert known >= {session for [session] in db.execute(f"SELECT session FROM {table}")}  # noqa: S608
     db.close()
     assert pieces == parts
+    for number, waiting in store._mirror._waiting.items():
+        anew = Waiting()
+        for record in store._mirror.records(number):
+            anew.add(record)
+        assert number in store._mirror.tails
+        assert waiting == anew
 
 
 BIG = "x" * 100_000

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from relay.errors import StoreUnavailable
 from relay.models import MessageType
+from relay.store import sqlite_journal
 from relay.store.base import Outcome, Store
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
@@ -35,7 +37,8 @@ async def seen(store: Store) -> list[object]:
 
 
 def in_memory(mirror: Mirror) -> object:
-    tails = {number: [tail, tail.waiting] for number, tail in mirror.tails.items()}  # found if they were not known
+    sessions = mirror.sessions.values()
+    tails = {each.number: [mirror.records(each.number), mirror.waiting(each)] for each in sessions}
     return msgspec.to_builtins([mirror.sessions, tails])
 
 
@@ -68,7 +71,7 @@ async def test_what_is_in_the_journal_and_what_is_in_the_tables_reads_as_one(
     await talk(mixed, settle_after=settle_after)
     plain = await opened(tmp_path / "plain.db", history_max_messages=history_max_messages)
     await talk(plain, settle_after=100)
-    assert (settle_after == 0) == (mixed._mirror.tails[1].start == 0)
+    assert (settle_after == 0) == (mixed._mirror.records(1)[0].seq == 1)
     assert await seen(mixed) == await seen(plain)
     for store in (mixed, plain):
         assert await store.add_prompt(a_prompt("p4")) is Outcome.DUPLICATE
@@ -243,6 +246,18 @@ async def test_a_large_message_is_written_once_and_is_there_after_a_restart(tmp_
     assert await seen(store) == before
     [[pieces]] = sqlite3.connect(tmp_path / "relay.db").execute("SELECT count(*) FROM piece")
     assert pieces == 2
+    await store.close()
+
+
+async def test_what_waits_is_known_only_of_what_is_in_memory(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "relay.db")
+    await talk(store, settle_after=100)
+    asked = await store.pending("s1")
+    with patch.multiple(sqlite_journal, JOURNAL_STEPS=-1, SLICE_MESSAGES=4, MAX_SLICE=4):
+        await store.add_prompt(a_prompt("p7"))
+    [waiting] = store._mirror._waiting.values()
+    assert (list(waiting.prompts), waiting.answered) == ([8, 9, 10], {2, 5})
+    assert [entry.seq for entry in await store.pending("s1")] == [*(entry.seq for entry in asked), 10]
     await store.close()
 
 

@@ -23,12 +23,23 @@ from relay.models import MessageType, Number
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One message in a session's log; `data` is its JSON, ready to be served."""
+    """One message in a session's log; `data` is its JSON, ready to be served.
+
+    A store may note more with it, in a class of its own: that makes it no other entry.
+    """
 
     seq: int
     kind: MessageType
     ts: Number
     data: bytes
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return (self.seq, self.kind, self.ts, self.data) == (other.seq, other.kind, other.ts, other.data)
+
+    def __hash__(self) -> int:
+        return hash((self.seq, self.kind, self.ts, self.data))
 
 
 class NewEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):

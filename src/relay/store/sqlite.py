@@ -197,18 +197,18 @@ class SqliteStore(LocalCommons):
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
         session = self._session(session_id)
-        tail = self._mirror.tail(session)
-        if session.pending == len(tail.waiting):
-            return list(tail.waiting.values())
+        waiting = self._mirror.waiting(session)
+        if session.pending == len(waiting.prompts):
+            return list(waiting.prompts.values())
         found = await self._read(session_id, _PENDING, after=session.answered_to)
-        answered = found.tail.answered or ()
+        waiting = self._mirror.waiting(found.session)
         settled = [
             entry
-            for _, packed, waiting in found.rows
-            for entry in _waiting(packed, waiting)
-            if entry.seq not in answered
+            for _, packed, mask in found.rows
+            for entry in _waiting(packed, mask)
+            if entry.seq not in waiting.answered
         ]
-        pending = [*settled, *(entry for seq, entry in found.tail.waiting.items() if seq > found.seq)]
+        pending = [*settled, *(entry for seq, entry in waiting.prompts.items() if seq > found.seq)]
         if pending:
             found.session.answered_to = pending[0].seq - 1
         return pending
@@ -298,10 +298,10 @@ class SqliteStore(LocalCommons):
         """Ask the tables, and say what memory has beyond that."""
         while True:
             asked = self._session(session_id)
-            rows = await self._fetch(query, values | {"id": asked.id})
+            rows = await self._fetch(query, values | {"id": asked.number})
             session = self._session(session_id)
             tail = self._mirror.tail(session)
-            if not rows or session.id != asked.id:
+            if not rows or session.number != asked.number:
                 raise SessionNotFound
             if rows[0][0] >= tail.start:
                 # The outer join gives at least one row for a session that exists.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from relay.errors import PromptNotFound, RelayError, SessionNotFound
 from relay.models import PROMPT
-from relay.store.base import CONFLICT, DUPLICATE, KEPT, Entry, NewEntry, Outcome, StoreLimits
+from relay.store.base import CONFLICT, DUPLICATE, KEPT, NewEntry, Outcome, StoreLimits
 from relay.store.sqlite_journal import Change, Ids, Journal, Move, Record, Steps
 from relay.store.sqlite_mirror import Mirror, Session
 from relay.store.sqlite_move import move_records
@@ -51,10 +51,12 @@ class Draft:
         self._max_messages = limits.log_messages
         self._max_bytes = limits.log_bytes
         self._max_pending = limits.max_pending_per_session
-        self._sessions: dict[str, Session | None] = {}  # those changed; None are gone
+        self._sessions: dict[str, Session | None] = {}  # those created or changed by a step; None are gone
         self._next_id = mirror.next_id
         # The messages kept here:
         self._records: list[Record] = []
+        self._newest: dict[str, Record] = {}  # of each session
+        self._followed: list[Session] = []  # the sessions of these, in the same order
         self._ids = Ids()
         self._large = False
         self._entries: Sequence[NewEntry] = ()
@@ -64,6 +66,7 @@ class Draft:
         self._move: Move | None = None
         self._row = journal.last_row
         self._piece = journal.last_piece
+        self._moved_bytes = 0
 
     # Messages
 
@@ -82,60 +85,61 @@ class Draft:
         return results
 
     def _add_prompt(self, new: NewEntry) -> Outcome:
-        session = self._sessions.get(new.session_id) or self._own(new.session_id) or self._create(new)
-        prompt = session.id, new.message_id
-        if self._seen.use(prompt) and self._seq(session, new.message_id):
+        session = self._stands(new.session_id) or self._create(new)
+        prompt = session.number, new.message_id
+        if self._seen.use(prompt) and self._seq(session.number, new.message_id):
             return DUPLICATE
         if session.pending >= self._max_pending:
             raise self._limits.too_many_pending()
-        session.pending += 1
         self._ids.prompts[prompt] = session.seq + 1
-        self._keep(session, new, 0)
+        self._keep(session, new, session.pending + 1, 0)
         return KEPT
 
     def _add_response(self, new: NewEntry) -> Outcome:
-        session = self._sessions.get(new.session_id) or self._own(new.session_id)
+        session = self._stands(new.session_id)
         if session is None:
             raise SessionNotFound
-        response = session.id, new.message_id
-        for ids in self._places_of(session) if self._seen.use(response) else ():
+        response = session.number, new.message_id
+        for ids in self._places_of(session.number) if self._seen.use(response) else ():
             if response in ids.responses:
                 return DUPLICATE if ids.responses[response] == new.fingerprint else CONFLICT
-        answers = self._seq(session, new.client_msg_id)
+        answers = self._seq(session.number, new.client_msg_id)
         if not answers:
             raise PromptNotFound
         self._ids.responses[response] = new.fingerprint
-        place = session.id, answers
+        place = session.number, answers
         for ids in self._places:
             if place in ids.answered:
-                answers = 0
-                break
-        else:
-            session.pending -= 1
-            self._ids.answered.add(place)
-        self._keep(session, new, answers)
+                self._keep(session, new, session.pending, 0)
+                return KEPT
+        self._ids.answered.add(place)
+        self._keep(session, new, session.pending - 1, answers)
         return KEPT
 
-    def _seq(self, session: Session, client_msg_id: str) -> int:
+    def _stands(self, session_id: str) -> Session | Record | None:
+        """How the session stands: as it is committed, or as the newest of these records says. Not to be changed."""
+        return self._newest.get(session_id) or self._mirror.sessions.get(session_id)
+
+    def _seq(self, session: int, client_msg_id: str) -> int:
         """The seq of the prompt with this id; 0 if there is none."""
-        prompt = session.id, client_msg_id
+        prompt = session, client_msg_id
         for ids in self._places_of(session):
             if seq := ids.prompts.get(prompt):
                 return seq
         return 0
 
-    def _places_of(self, session: Session) -> Iterator[Ids]:
+    def _places_of(self, session: int) -> Iterator[Ids]:
         """Where the ids of a session may be: in memory first, and then what the tables say when they are asked."""
         yield from self._places
-        if not self._asked and self._is_in_tables(session.id):
+        if not self._asked and self._is_in_tables(session):
             self._asked = True
             known = self._ask_tables()
             self._places.append(known)
             yield known
 
     def _is_in_tables(self, session: int) -> bool:
-        tail = self._mirror.tails.get(session)
-        return session < self._mirror.next_id and (tail is None or tail.start > 0)
+        tail = self._mirror.records(session)
+        return session < self._mirror.next_id and (not tail or tail[0].seq > 1)
 
     def _ask_tables(self) -> Ids:
         """What they know of the ids in all messages of this draft: one question costs little more than one id."""
@@ -143,12 +147,12 @@ class Draft:
         responses: list[int | str] = []
         for new in self._entries:
             session = self._mirror.sessions.get(new.session_id)
-            if session is None or not self._is_in_tables(session.id):
+            if session is None or not self._is_in_tables(session.number):
                 continue
-            message = session.id, new.message_id
+            message = session.number, new.message_id
             if new.kind is not PROMPT:
                 responses += message
-                prompts += session.id, new.client_msg_id
+                prompts += session.number, new.client_msg_id
             elif self._seen.perhaps(message) and message not in self._ids.prompts:
                 prompts += message
         known = Ids()
@@ -160,15 +164,6 @@ class Draft:
             known.responses[number, message_id] = fingerprint
         return known
 
-    def _own(self, session_id: str) -> Session | None:
-        """A copy of the committed session, which this draft may change."""
-        committed = self._mirror.sessions.get(session_id)
-        if committed is None:
-            return None
-        session: Session = committed.__copy__()  # type: ignore[attr-defined]  # faster than `replace`
-        self._sessions[session_id] = session
-        return session
-
     def _create(self, new: NewEntry) -> Session:
         created = self._next_id - self._mirror.next_id
         if len(self._mirror.sessions) + created >= self._limits.max_sessions:
@@ -178,47 +173,55 @@ class Draft:
         self._sessions[new.session_id] = session
         return session
 
-    def _keep(self, session: Session, new: NewEntry, answers: int) -> None:
-        seq = session.seq = session.seq + 1
-        session.bytes += len(new.data)
-        if new.now_ms > session.active_ms:
-            session.active_ms = new.now_ms
-        entry = Entry(seq, new.kind, new.ts, new.data)
-        self._large = self._large or is_large(entry)
-        if seq - session.floor > self._max_messages or session.bytes > self._max_bytes:
-            self._trim(session, entry)
-        self._records.append(
-            Record(
-                session.id,
-                session.session_id,
-                session.epoch,
-                session.floor,
-                session.bytes,
-                session.pending,
-                answers,
-                new.message_id,
-                new.fingerprint,
-                session.active_ms,
-                entry,
-            )
+    def _keep(self, before: Session | Record, new: NewEntry, pending: int, answers: int) -> None:
+        """Add the message to its session, which stood like this before it."""
+        size = len(new.data)
+        seq, floor, log_bytes = before.seq + 1, before.floor, before.log_bytes + size
+        self._large = self._large or is_large(new)
+        if seq - floor > self._max_messages or log_bytes > self._max_bytes:
+            floor, log_bytes = self._trim(before, log_bytes, size)
+        record = Record(
+            seq,
+            new.kind,
+            new.ts,
+            new.data,
+            before.number,
+            before.session_id,
+            before.epoch,
+            floor,
+            log_bytes,
+            pending,
+            answers,
+            new.message_id,
+            new.fingerprint,
+            new.now_ms if new.now_ms > before.active_ms else before.active_ms,
         )
+        self._records.append(record)
+        self._newest[new.session_id] = record
+        if isinstance(before, Session):
+            self._followed.append(before)
 
-    def _trim(self, session: Session, newest: Entry) -> None:
-        """Drop the oldest entries, until the log is within its bounds."""
-        while session.seq - session.floor > self._max_messages or session.bytes > self._max_bytes:
-            session.floor += 1
-            session.bytes -= len(newest.data) if session.floor == newest.seq else self._size(session, session.floor)
+    def _trim(self, before: Session | Record, log_bytes: int, newest: int) -> tuple[int, int]:
+        """The floor, and the bytes above it, when the oldest entries are dropped until the log is within its bounds.
 
-    def _size(self, session: Session, seq: int) -> int:
+        With its newest entry, which has so many bytes, it has `log_bytes`.
+        """
+        seq, floor = before.seq + 1, before.floor
+        while seq - floor > self._max_messages or log_bytes > self._max_bytes:
+            floor += 1
+            log_bytes -= newest if floor == seq else self._size(before, floor)
+        return floor, log_bytes
+
+    def _size(self, session: Session | Record, seq: int) -> int:
         """The bytes of one entry of the log, but for the newest."""
         committed = self._mirror.sessions.get(session.session_id)
         if committed is None or seq > committed.seq:
-            own = (record.entry for record in self._records if record.session == session.id)
-            return next(len(entry.data) for entry in own if entry.seq == seq)
-        tail = self._mirror.tails.get(session.id)
-        if tail is not None and seq > tail.start:
-            return len(tail.records[seq - tail.start - 1].entry.data)
-        return self._settled_size(session.id, seq)
+            own = (record for record in self._records if record.number == session.number)
+            return next(len(record.data) for record in own if record.seq == seq)
+        tail = self._mirror.records(session.number)
+        if tail and seq >= tail[0].seq:
+            return len(tail[seq - tail[0].seq].data)
+        return self._settled_size(session.number, seq)
 
     def _settled_size(self, session: int, seq: int) -> int:
         first, sizes = self._journal.sizes.get(session, (seq, ()))
@@ -242,7 +245,7 @@ class Draft:
 
     def save(self, sessions: Sequence[Session]) -> None:
         """Let sessions have the epoch and the time of activity that these have."""
-        changes = [Change(session.id, session.epoch, session.active_ms, gone=False) for session in sessions]
+        changes = [Change(session.number, session.epoch, session.active_ms, gone=False) for session in sessions]
         change_sessions(self.db, changes)
         self._changes += changes
         self._sessions |= {session.session_id: session for session in sessions}
@@ -250,7 +253,7 @@ class Draft:
     def forget(self, sessions: Sequence[Session]) -> None:
         """Forget sessions and everything in them."""
         forget_sessions(self.db, sessions)
-        self._changes += [Change(session.id, session.epoch, session.active_ms, gone=True) for session in sessions]
+        self._changes += [Change(session.number, session.epoch, session.active_ms, gone=True) for session in sessions]
         self._sessions |= dict.fromkeys((session.session_id for session in sessions), None)
 
     def begin(self) -> None:
@@ -284,7 +287,7 @@ class Draft:
         self._move = move
         if move is not None:
             # Before anything else: it puts sessions into the tables as they were before this transaction.
-            self._piece = move_records(self.db, move, self._mirror.sessions, self._piece)
+            self._piece, self._moved_bytes = move_records(self.db, move, self._mirror.sessions, self._piece)
 
     def _write(self, changes: Sequence[Change]) -> None:
         self._row += 1
@@ -295,15 +298,21 @@ class Draft:
 
     def commit(self) -> None:
         """The transaction is committed: let the journal know, in the writer's thread."""
-        journal, tails = self._journal, self._mirror.tails
+        journal = self._journal
         journal.last_piece = self._piece
         journal.seen.renew(self._next_id)
         if self._move is not None:
-            journal.moved(self._move)
+            journal.moved(self._move, self._moved_bytes)
         journal.add(self._row, self._records, self._ids, len(self._changes))
+        if self._changes:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let the journal know which records went with their session, but for those that were moved before."""
+        moved = self._move.counts() if self._move is not None else {}
         for change in self._changes:
             if change.gone:
-                journal.forget(change.session, self._move, tails)
+                self._journal.forget(self._mirror.records(change.session)[moved.get(change.session, 0) :])
 
     def apply(self) -> Sequence[Record]:
         """Let the mirror know too, on the event loop. Returns what was kept, in order."""
@@ -312,5 +321,7 @@ class Draft:
             mirror.moved(self._move)
         mirror.change(self._sessions)
         mirror.next_id = self._next_id
+        for session, newest in zip(self._followed, self._newest.values(), strict=True):
+            session.follow(newest)
         mirror.add(self._records)
         return self._records

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -19,8 +18,10 @@ from relay.store.base import Entry
 from relay.store.sqlite_seen import Id, Seen
 
 JOURNAL_STEPS = 16_384
-JOURNAL_BYTES = 8 * 1024**2
-"""The journal holds no more than that and a group: what is too much is moved."""
+JOURNAL_BYTES = 16 * 1024**2
+"""The journal holds no more than that and a group, and one step more for each session that it has messages of, up to
+twice as many: what is too much is moved. The messages of many sessions go to many pages, and the more of them go at a
+time, the fewer pages are written for each."""
 
 SLICE_MESSAGES = 512
 """At least so many are moved at a time: those of one session become one piece, and others share its pages."""
@@ -29,10 +30,11 @@ MAX_SLICE = 2_048
 """And at most so many, whatever there is: a group waits for it."""
 
 
-class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A message in the journal, and what it made of its session: to keep it again needs no look around."""
+class Record(Entry, frozen=True, gc=False, array_like=True):
+    """An entry in the journal, and what it made of its session: to keep it again needs no look around."""
 
-    session: int
+    number: int
+    """The session's."""
     session_id: str
     epoch: str
     floor: int
@@ -43,7 +45,6 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     message_id: str
     fingerprint: bytes
     active_ms: int
-    entry: Entry
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -65,13 +66,18 @@ class Steps(msgspec.Struct, frozen=True, array_like=True):
 class Move(msgspec.Struct, frozen=True):
     """What goes with one group: the first records of some sessions, whose ids rise, and rows that are done with."""
 
-    records: Mapping[int, Sequence[Record]]
+    records: Sequence[Record | Sequence[Record]]
     messages: int
-    bytes: int
     done: int
     """So many of the sessions that are due in this round are through with it."""
     row: int
     """The rows up to this one are deleted."""
+
+    def counts(self) -> dict[int, int]:
+        """How many records of each session are moved."""
+        return dict(
+            (each.number, 1) if isinstance(each, Record) else (each[0].number, len(each)) for each in self.records
+        )
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -93,12 +99,8 @@ class Ids(msgspec.Struct):
     """The prompts, of the tables too, whose wait one of them has ended, by session and seq."""
 
 
-class Held(Protocol):
-    """The records of one session, in the order of seq."""
-
-    @property
-    def records(self) -> Sequence[Record]:
-        """Those that the tables do not have."""
+Held = Mapping[int, Record | Sequence[Record]]
+"""The records that the tables do not have, by session and in the order of seq: one, or several."""
 
 
 class Journal:
@@ -152,45 +154,50 @@ class Journal:
         self.ids.responses |= ids.responses
         self.ids.answered |= ids.answered
 
-    def next_move(self, held: Mapping[int, Held]) -> Move | None:
+    def next_move(self, held: Held) -> Move | None:
         """What to move now; None if there is nothing to do."""
-        over, over_bytes = self.messages + self._changes - JOURNAL_STEPS, self.bytes - JOURNAL_BYTES
+        most = JOURNAL_STEPS + min(JOURNAL_STEPS, len(held))
+        over, over_bytes = self.messages + self._changes - most, self.bytes - JOURNAL_BYTES
         if self.is_starting:
             over = MAX_SLICE
         if over <= 0 and over_bytes <= 0:
             # What the last round has moved can go, unless another is under way: then that is done with its slices.
             row = self._row(SLICE_MESSAGES) if self._round is None else self._first_row - 1
-            return Move({}, 0, 0, 0, row) if row >= self._first_row else None
+            return Move((), 0, 0, row) if row >= self._first_row else None
         if self._round is None:
             self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
         return self._slice(self._round.due, min(max(SLICE_MESSAGES, over), MAX_SLICE), over_bytes, held)
 
-    def _slice(self, due: Sequence[int], least: int, least_bytes: int, held: Mapping[int, Held]) -> Move:
+    def _slice(self, due: Sequence[int], least: int, least_bytes: int, held: Held) -> Move:
         """The next so many messages that are due; more, but not too many, if those have not so many bytes."""
-        chosen: dict[int, Sequence[Record]] = {}
+        chosen: list[Record | Sequence[Record]] = []
         messages = size = done = 0
         for session in reversed(due):
             if messages >= least and (size >= least_bytes or messages >= MAX_SLICE):
                 break
-            its = held.get(session)
-            if its is not None:  # else it is gone
-                records = its.records
-                count = len(records)
-                if messages + count > least:
-                    records = _first(records[: MAX_SLICE - messages], least - messages, least_bytes - size)
-                chosen[session] = records
-                messages += len(records)
-                # With many sessions most have one record, and to make a list of its size takes longer.
-                size += len(records[0].entry.data) if count == 1 else _bytes(records)
-                if len(records) < count and self._is_due(its.records[len(records)]):
+            records = held.get(session)
+            if isinstance(records, Record):
+                chosen.append(records)
+                messages += 1
+                if least_bytes > 0:
+                    size += len(records.data)
+            elif records is not None:  # else it is gone
+                its = records
+                if messages + len(its) > least:
+                    its = _first(its[: MAX_SLICE - messages], least - messages, least_bytes - size)
+                chosen.append(its)
+                messages += len(its)
+                if least_bytes > 0:
+                    size += _bytes(its)
+                if len(its) < len(records) and self._is_due(records[len(its)]):
                     break
             done += 1
-        return Move(chosen, messages, size, done, self._row(max(SLICE_MESSAGES, messages)))
+        return Move(chosen, messages, done, self._row(max(SLICE_MESSAGES, messages)))
 
     def _is_due(self, record: Record) -> bool:
         """Whether it was there when the round began."""
-        message = record.session, record.message_id
+        message = record.number, record.message_id
         return message in self.old_ids.prompts or message in self.old_ids.responses
 
     @property
@@ -207,22 +214,20 @@ class Journal:
             left -= size
         return row
 
-    def moved(self, move: Move) -> None:
-        """The tables have this part of it."""
+    def moved(self, move: Move, size: int) -> None:
+        """The tables have this part of it, of so many bytes."""
         while self._first_row <= move.row:
             self._rows.popleft()
         self.messages -= move.messages
-        self.bytes -= move.bytes
+        self.bytes -= size
         if self._round is not None:
             due = self._round.due
             del due[len(due) - move.done :]
             if not due:
                 self._end(self._round)
 
-    def forget(self, session: int, move: Move | None, held: Mapping[int, Held]) -> None:
-        """The session is gone; some of it may have been moved in the same transaction."""
-        records = held[session].records if session in held else ()
-        left = records[len(move.records.get(session, ())) if move is not None else 0 :]
+    def forget(self, left: Sequence[Record]) -> None:
+        """A session is gone, of which it had these."""
         self.messages -= len(left)
         self.bytes -= _bytes(left)
         self._changes += len(left)  # until a round ends they are in its rows all the same, and their ids in memory
@@ -239,10 +244,10 @@ def _first(records: Sequence[Record], least: int, least_bytes: int) -> Sequence[
     count = max(0, least)
     size = _bytes(records[:count])
     while size < least_bytes and count < len(records):
-        size += len(records[count].entry.data)
+        size += len(records[count].data)
         count += 1
     return records[:count]
 
 
 def _bytes(records: Sequence[Record]) -> int:
-    return sum([len(record.entry.data) for record in records])
+    return sum([len(record.data) for record in records])

@@ -8,7 +8,7 @@ when they are asked for, at any time: what waits in a tail, at which the thread 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -20,69 +20,62 @@ from relay.store.sqlite_journal import Move, Record
 class Session(msgspec.Struct, gc=False):
     """What is known of a session, with all that the journal says of it."""
 
-    id: int
+    number: int
     session_id: str
     epoch: str
     seq: int
     floor: int
-    bytes: int
+    log_bytes: int
     pending: int
     created_ms: int
     active_ms: int
     answered_to: int = 0
     """No prompt up to this seq is pending. Noted by a look into the tables for those that are: the next begins there.
-    So no index has to be kept up to date for each message. A note may get lost in a write of the same moment."""
+    So no index has to be kept up to date for each message."""
+
+    def follow(self, record: Record) -> None:
+        """The session stands as this record says."""
+        self.seq = record.seq
+        self.floor = record.floor
+        self.log_bytes = record.log_bytes
+        self.pending = record.pending
+        self.active_ms = record.active_ms
 
 
-class Tail(msgspec.Struct, gc=False):
-    """The end of a session's log that the tables do not have: the entries after seq `start`."""
+class Tail(msgspec.Struct, frozen=True, gc=False):
+    """The end of a session's log that the tables do not have, as it is at the moment: the entries after seq `start`."""
 
     start: int
-    records: list[Record] = []
+    records: Sequence[Record]
     """One for each entry."""
-    answered: set[int] | None = None
-    """The prompts, of the tables too, whose wait an entry of this tail has ended; if there is any."""
-    known_waiting: dict[int, Entry] | None = None
-    """See `waiting`."""
-
-    @property
-    def waiting(self) -> dict[int, Entry]:
-        """The prompts that are pending, by seq. Found when they are first asked for: many a tail goes unread."""
-        if self.known_waiting is None:
-            answered = self.answered or ()
-            entries = [record.entry for record in self.records]
-            self.known_waiting = {
-                entry.seq: entry for entry in entries if entry.kind is PROMPT and entry.seq not in answered
-            }
-        return self.known_waiting
-
-    def add(self, record: Record) -> None:
-        """It has a further entry."""
-        entry, answers, waiting = record.entry, record.answers, self.known_waiting
-        self.records.append(record)
-        if answers:
-            self.answered = self.answered or set()
-            self.answered.add(answers)
-            if waiting is not None:
-                waiting.pop(answers, None)
-        elif waiting is not None and entry.kind is PROMPT:
-            waiting[entry.seq] = entry
 
     def after(self, seq: int, limit: int) -> list[Entry]:
         """Its entries after `seq`, at most `limit`."""
         first = max(0, seq - self.start)
-        return [record.entry for record in self.records[first : first + limit]]
+        return list(self.records[first : first + limit])
 
-    def cut(self, count: int) -> None:
+
+class Waiting(msgspec.Struct):
+    """What a tail says of the prompts that are pending."""
+
+    prompts: dict[int, Entry] = {}
+    """Those in it, by seq."""
+    answered: set[int] = set()
+    """Those, of the tables too, whose wait it has ended."""
+
+    def add(self, record: Record) -> None:
+        """The tail has a further entry."""
+        if record.kind is PROMPT:
+            self.prompts[record.seq] = record
+        elif record.answers:
+            self.prompts.pop(record.answers, None)
+            self.answered.add(record.answers)
+
+    def cut(self, moved: Iterable[Record]) -> None:
         """The tables have its first entries."""
-        moved = self.records[:count]
-        del self.records[:count]
-        self.start += count
-        if self.known_waiting is not None:
-            for record in moved:
-                self.known_waiting.pop(record.entry.seq, None)
-        if self.answered is not None:
-            self.answered -= {record.answers for record in moved}
+        for record in moved:
+            self.prompts.pop(record.seq, None)
+            self.answered.discard(record.answers)
 
 
 class Mirror:
@@ -91,13 +84,32 @@ class Mirror:
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
         """In the order of their creation."""
-        self.tails: dict[int, Tail] = {}
-        """By the session's id."""
+        self.tails: dict[int, Record | list[Record]] = {}
+        """By the session's number. One record may be there by itself: with many sessions most are alone, and a list
+        around each is one thing more to be fetched into the processor's caches, at every look."""
         self.next_id = 1
+        self._waiting: dict[int, Waiting] = {}  # of those tails that were asked for it: many a one goes unread
 
     def tail(self, session: Session) -> Tail:
         """The session's tail; an empty one if the tables have everything."""
-        return self.tails.get(session.id) or Tail(session.seq)
+        records = self.records(session.number)
+        return Tail(session.seq - len(records), records)
+
+    def records(self, number: int) -> Sequence[Record]:
+        """Those of the session's tail."""
+        tail = self.tails.get(number, ())
+        return (tail,) if isinstance(tail, Record) else tail
+
+    def waiting(self, session: Session) -> Waiting:
+        """What the tail says of its pending prompts."""
+        waiting = self._waiting.get(session.number)
+        if waiting is None:
+            waiting = Waiting()
+            for record in self.records(session.number):
+                waiting.add(record)
+            if session.number in self.tails:
+                self._waiting[session.number] = waiting
+        return waiting
 
     def change(self, sessions: Mapping[str, Session | None]) -> None:
         """Sessions are now as given, new ones in the order of their creation; None are gone."""
@@ -105,26 +117,44 @@ class Mirror:
             if session is not None:
                 self.sessions[session_id] = session
             elif gone := self.sessions.pop(session_id, None):
-                self.tails.pop(gone.id, None)
+                self.tails.pop(gone.number, None)
+                self._waiting.pop(gone.number, None)
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Collection[Record]) -> None:
         """The journal has these records too, and the logs their entries."""
         tails = self.tails
         for record in records:
-            tail = tails.get(record.session)
+            tail = tails.get(record.number)
             if tail is None:
-                tails[record.session] = Tail(
-                    record.entry.seq - 1, [record], {record.answers} if record.answers else None
-                )
+                tails[record.number] = record
+            elif isinstance(tail, Record):
+                tails[record.number] = [tail, record]
             else:
-                tail.add(record)
+                tail.append(record)
+        if self._waiting:
+            for record in records:
+                if waiting := self._waiting.get(record.number):
+                    waiting.add(record)
 
     def moved(self, move: Move) -> None:
         """The tables have this part of the journal."""
-        tails = self.tails
-        for session, records in move.records.items():
-            tail = tails[session]
-            if len(records) == len(tail.records):
-                del tails[session]
+        tails, waiting = self.tails, self._waiting
+        for moved in move.records:
+            if isinstance(moved, Record):
+                del tails[moved.number]
+                if waiting:
+                    waiting.pop(moved.number, None)
             else:
-                tail.cut(len(records))
+                self._cut(moved)
+
+    def _cut(self, moved: Sequence[Record]) -> None:
+        """The tables have the first records of a tail, of which there were several."""
+        number = moved[0].number
+        tail = self.tails[number]
+        if isinstance(tail, list) and len(tail) > len(moved):
+            del tail[: len(moved)]
+            if known := self._waiting.get(number):
+                known.cut(moved)
+        else:
+            del self.tails[number]
+            self._waiting.pop(number, None)

@@ -28,23 +28,24 @@ _DROP_PIECES = """
 _DROP_PARTS = "DELETE FROM part WHERE session = :session AND last <= :floor AND last < :newest AND waiting = 0"
 
 
-def move_records(db: sqlite3.Connection, move: Move, sessions: Mapping[str, Session], piece: int) -> int:
+def move_records(db: sqlite3.Connection, move: Move, sessions: Mapping[str, Session], piece: int) -> tuple[int, int]:
     """Move what is due, in pieces that come after this one, and delete the rows that are done with.
 
-    `sessions` are as they were before this transaction. Returns the last of the pieces.
+    `sessions` are as they were before this transaction. Returns the last of the pieces, and how many bytes the records
+    had.
     """
     rows = _Rows(piece)
-    for session, records in move.records.items():
-        first = records[0]
-        if first.entry.seq == 1:
+    for records in move.records:
+        first = records if isinstance(records, Record) else records[0]
+        if first.seq == 1:
             rows.add_session(sessions[first.session_id])
-        if len(records) == 1:
-            rows.add_single(session, first)
+        if isinstance(records, Record):
+            rows.add_single(records)
         else:
-            rows.add(session, records)
+            rows.add(records)
     rows.write(db)
     db.execute("DELETE FROM journal WHERE id <= ?", (move.row,))
-    return rows.piece
+    return rows.piece, rows.bytes
 
 
 class _Rows:
@@ -52,6 +53,7 @@ class _Rows:
 
     def __init__(self, piece: int) -> None:
         self.piece = piece
+        self.bytes = 0
         self._sessions: list[Any] = []
         self._pieces: list[Any] = []
         self._parts: list[Any] = []
@@ -63,83 +65,81 @@ class _Rows:
 
     def add_session(self, session: Session) -> None:
         """A session that the tables do not have."""
-        self._sessions += session.id, session.session_id, session.epoch, session.created_ms, session.active_ms
+        self._sessions += session.number, session.session_id, session.epoch, session.created_ms, session.active_ms
 
-    def add(self, session: int, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record]) -> None:
         """Records of one session."""
-        newest = records[-1]
-        if newest.floor or has_large(records):
-            self._add_between(session, records, self._add_ids(session, records))
+        waiting = self._add_ids(records)
+        self.bytes += sum([len(record.data) for record in records])
+        if records[-1].floor or has_large(records):
+            self._add_between(records, waiting)
             return
-        waiting = self._add_ids(session, records)
         for start in range(0, len(records), PIECE_ENTRIES):
-            self._add_part(session, records[start : start + PIECE_ENTRIES], waiting)
+            self._add_part(records[start : start + PIECE_ENTRIES], waiting)
 
-    def add_single(self, session: int, record: Record) -> None:
+    def add_single(self, record: Record) -> None:
         """The same for one: with many sessions most have no more than that, and it takes a third of the time."""
-        entry = record.entry
-        if record.floor or is_large(entry):
-            self.add(session, (record,))
+        if record.floor or is_large(record):
+            self.add((record,))
             return
-        seq, ts, waits = entry.seq, entry.ts, self._add_id(session, record)
+        self.bytes += len(record.data)
+        session, seq, ts = record.number, record.seq, record.ts
+        waits = self._add_id(record)
         if record.answers:
             self._answered.append({"session": session, "seq": record.answers})
         self.piece += 1
-        self._pieces += self.piece, encode_entries((entry,))
+        self._pieces += self.piece, encode_entries((record,))
         self._parts += session, seq, seq, self.piece, ts, ts, int(waits)
         self._parts += _state(record)
 
-    def _add_between(self, session: int, records: Sequence[Record], waiting: set[int]) -> None:
+    def _add_between(self, records: Sequence[Record], waiting: set[int]) -> None:
         """Those of them that are neither large, and have their parts, nor dropped."""
         newest = records[-1]
         floor = newest.floor
         start = 0  # of what has no part yet
         for number, record in enumerate(records):
-            entry = record.entry
-            large = is_large(entry)
+            large = is_large(record)
             # The newest one tells how the log stands, even if it is dropped.
-            dropped = entry.seq <= floor and entry.seq not in waiting and record is not newest
+            dropped = record.seq <= floor and record.seq not in waiting and record is not newest
             if large or dropped or number - start == PIECE_ENTRIES:
-                self._add_part(session, records[start:number], waiting)
+                self._add_part(records[start:number], waiting)
                 start = number + 1 if large or dropped else number
             if large:
-                self._large.append((int(entry.seq in waiting), *_state(record), session, entry.seq))
-        self._add_part(session, records[start:], waiting)
+                self._large.append((int(record.seq in waiting), *_state(record), record.number, record.seq))
+        self._add_part(records[start:], waiting)
         if floor:
-            self._dropped.append({"session": session, "floor": floor, "newest": newest.entry.seq})
+            self._dropped.append({"session": newest.number, "floor": floor, "newest": newest.seq})
 
-    def _add_ids(self, session: int, records: Sequence[Record]) -> set[int]:
+    def _add_ids(self, records: Sequence[Record]) -> set[int]:
         """The seqs of the prompts among them that wait."""
         waiting: set[int] = set()
         for record in records:
-            if self._add_id(session, record):
-                waiting.add(record.entry.seq)
+            if self._add_id(record):
+                waiting.add(record.seq)
             elif record.answers in waiting:
                 waiting.remove(record.answers)
             elif record.answers:
-                self._answered.append({"session": session, "seq": record.answers})
+                self._answered.append({"session": record.number, "seq": record.answers})
         return waiting
 
-    def _add_id(self, session: int, record: Record) -> bool:
+    def _add_id(self, record: Record) -> bool:
         """Whether it is a prompt."""
-        entry = record.entry
-        if entry.kind is PROMPT:
-            self._prompts += session, record.message_id, entry.seq
+        if record.kind is PROMPT:
+            self._prompts += record.number, record.message_id, record.seq
             return True
-        self._responses += session, record.message_id, record.fingerprint
+        self._responses += record.number, record.message_id, record.fingerprint
         return False
 
-    def _add_part(self, session: int, records: Sequence[Record], waiting: set[int]) -> None:
+    def _add_part(self, records: Sequence[Record], waiting: set[int]) -> None:
         if not records:
             return
-        entries = [record.entry for record in records]
-        first = entries[0].seq
-        times = [entry.ts for entry in entries]
-        mask = sum([1 << (entry.seq - first) for entry in entries if entry.seq in waiting]) if waiting else 0
+        first, newest = records[0].seq, records[-1]
+        times = [record.ts for record in records]
+        mask = sum([1 << (record.seq - first) for record in records if record.seq in waiting]) if waiting else 0
         self.piece += 1
-        self._pieces += self.piece, encode_entries(entries)
-        self._parts += session, entries[-1].seq, first, self.piece, min(times), max(times), mask
-        self._parts += _state(records[-1])
+        self._pieces += self.piece, encode_entries(records)
+        self._parts += newest.number, newest.seq, first, self.piece, min(times), max(times), mask
+        self._parts += _state(newest)
 
     def write(self, db: sqlite3.Connection) -> None:
         """Let the tables have them."""

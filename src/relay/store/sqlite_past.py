@@ -20,7 +20,7 @@ class Past:
     """The state that was committed last. Raises whatever comes of reading a file that is damaged."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        self._sessions = {session.id: session for session in load_sessions(db)}
+        self._sessions = {session.number: session for session in load_sessions(db)}
         self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
         self._next_id = max(self._sessions, default=0) + 1
         self._last_row = 0
@@ -50,18 +50,18 @@ class Past:
             journal.add(journal.last_row, records, _ids(records), changes=0)
 
     def _keep(self, record: Record) -> None:
-        self._next_id = max(self._next_id, record.session + 1)
-        seq, active_ms = record.entry.seq, record.active_ms
-        if seq == 1 and record.session not in self._sessions:
-            first = Session(record.session, record.session_id, record.epoch, 0, 0, 0, 0, active_ms, active_ms)
-            self._sessions[record.session] = first
-        session = self._sessions.get(record.session)
+        self._next_id = max(self._next_id, record.number + 1)
+        seq, active_ms = record.seq, record.active_ms
+        if seq == 1 and record.number not in self._sessions:
+            first = Session(record.number, record.session_id, record.epoch, 0, 0, 0, 0, active_ms, active_ms)
+            self._sessions[record.number] = first
+        session = self._sessions.get(record.number)
         if session is None or seq != session.seq + 1:
             return  # the tables have it, or the session is gone
-        session.seq, session.floor, session.bytes = seq, record.floor, record.log_bytes
-        session.pending = record.pending
-        session.active_ms = max(session.active_ms, active_ms)
-        self._records.setdefault(record.session, []).append(record)
+        active_ms = max(session.active_ms, active_ms)
+        session.follow(record)
+        session.active_ms = active_ms
+        self._records.setdefault(record.number, []).append(record)
 
     def _change(self, change: Change) -> None:
         self._next_id = max(self._next_id, change.session + 1)  # no id is used twice in one journal
@@ -77,10 +77,10 @@ class Past:
 def _ids(records: Iterable[Record]) -> Ids:
     ids = Ids()
     for record in records:
-        if record.entry.kind is PROMPT:
-            ids.prompts[record.session, record.message_id] = record.entry.seq
+        if record.kind is PROMPT:
+            ids.prompts[record.number, record.message_id] = record.seq
         else:
-            ids.responses[record.session, record.message_id] = record.fingerprint
+            ids.responses[record.number, record.message_id] = record.fingerprint
             if record.answers:
-                ids.answered.add((record.session, record.answers))
+                ids.answered.add((record.number, record.answers))
     return ids

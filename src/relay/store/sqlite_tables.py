@@ -29,10 +29,14 @@ _LOOK_UP_ROWS = 8
 """A look-up has a multiple of so many."""
 
 _encoder = msgspec.msgpack.Encoder()
-encode_entries = _encoder.encode
 _decode_steps = msgspec.msgpack.Decoder(Steps).decode
 decode_entries = msgspec.msgpack.Decoder(list[Entry]).decode
 """Those of a piece."""
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """A piece: of a record only what makes it an entry."""
+    return _encoder.encode([(entry.seq, entry.kind, entry.ts, entry.data) for entry in entries])
 
 
 def is_large(message: Entry | NewEntry) -> bool:
@@ -42,7 +46,7 @@ def is_large(message: Entry | NewEntry) -> bool:
 
 def has_large(records: Sequence[Record]) -> bool:
     """Whether one of them is."""
-    return max([len(record.entry.data) for record in records]) >= LARGE_BYTES
+    return max([len(record.data) for record in records]) >= LARGE_BYTES
 
 
 # Starting
@@ -62,11 +66,11 @@ def load_journal(db: sqlite3.Connection) -> Iterator[tuple[int, Steps]]:
 
 def load_large(db: sqlite3.Connection, record: Record) -> Record:
     """The record, with the data that the journal has not."""
-    if record.entry.data:
+    if record.data:
         return record
     query = "SELECT entries FROM piece WHERE id = (SELECT piece FROM part WHERE session = ? AND last = ?)"
-    [[entries]] = db.execute(query, (record.session, record.entry.seq)).fetchall()
-    return replace(record, entry=decode_entries(entries)[0])
+    [[entries]] = db.execute(query, (record.number, record.seq)).fetchall()
+    return replace(record, data=decode_entries(entries)[0].data)
 
 
 def last_piece(db: sqlite3.Connection) -> int:
@@ -85,10 +89,7 @@ def write_journal(db: sqlite3.Connection, row: int, steps: Steps) -> None:
 
 def without_large(records: Sequence[Record]) -> list[Record]:
     """The records as the journal has them."""
-    return [
-        replace(record, entry=replace(record.entry, data=b"")) if is_large(record.entry) else record
-        for record in records
-    ]
+    return [replace(record, data=b"") if is_large(record) else record for record in records]
 
 
 def write_large(db: sqlite3.Connection, records: Iterable[Record], piece: int) -> int:
@@ -96,11 +97,10 @@ def write_large(db: sqlite3.Connection, records: Iterable[Record], piece: int) -
     pieces: list[Any] = []
     parts: list[Any] = []
     for record in records:
-        entry = record.entry
-        if is_large(entry):
+        if is_large(record):
             piece += 1
-            pieces += piece, encode_entries([entry])
-            parts += record.session, entry.seq, entry.seq, piece, entry.ts, entry.ts, 0
+            pieces += piece, encode_entries([record])
+            parts += record.number, record.seq, record.seq, piece, record.ts, record.ts, 0
     insert(db, "piece (id, entries)", pieces)
     insert(db, "part (session, last, first, piece, min_ts, max_ts, waiting)", parts)
     return piece
@@ -162,7 +162,7 @@ def change_sessions(db: sqlite3.Connection, changes: Iterable[Change]) -> None:
 
 def forget_sessions(db: sqlite3.Connection, sessions: Iterable[Session]) -> None:
     """Take sessions, and everything in them, out of the tables."""
-    ids = [(session.id,) for session in sessions]
+    ids = [(session.number,) for session in sessions]
     db.executemany("DELETE FROM piece WHERE id IN (SELECT piece FROM part WHERE session = ?)", ids)
     for table in ("part", "prompt", "response"):
         db.executemany(f"DELETE FROM {table} WHERE session = ?", ids)  # noqa: S608  # our own names

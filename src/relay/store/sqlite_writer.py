@@ -194,7 +194,7 @@ class GroupWriter:
         """First the listener, then the callers."""
         for record in kept:
             try:
-                self._announce(record.session_id, record.epoch, record.entry)
+                self._announce(record.session_id, record.epoch, record)
             except Exception as error:  # noqa: PERF203  # it must not keep the callers of the group waiting
                 self._complain(error)
         for number, after_commit in group.after_commit.items():
