@@ -22,12 +22,13 @@ Row = dict[str, Any]
 SESSIONS = (1, 100, 10_000, 100_000)
 MESSAGES = (100, 1_000, 10_000, 100_000)
 SUBSCRIBERS = (1, 100, 1_000, 10_000)
-TURNS = 5
+TURNS = 7
 POSTS = 2_000
 """Answers per measured post in a history: enough to be exact, too few to change its size much."""
 SETTLE = 40_000
-"""After so many messages a server is as it will be from then on: SQLite moves its journal as fast as messages come, and
-what came before them is in its tables. Only a server that is a second old, or a message that is, costs less."""
+"""After so many messages of one session a server is as it will be from then on: SQLite moves its journal as fast as
+messages come, and what came before them is in its tables. Only a server that is a second old, or a message that is,
+costs less."""
 ROUND = 32_768
 """It does so in rounds of up to so many. A random part of one comes on top, so that each measurement meets another
 point of it."""
