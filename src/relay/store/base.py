@@ -38,6 +38,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
             return NotImplemented
         return (self.seq, self.kind, self.ts, self.data) == (other.seq, other.kind, other.ts, other.data)
 
+    def __ne__(self, other: object) -> bool:  # msgspec has one of its own
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.seq, self.kind, self.ts, self.data))
 

@@ -234,7 +234,7 @@ class Draft:
     # Sessions
 
     def session(self, session_id: str) -> Session | None:
-        """The session as it is by now; not to be changed."""
+        """The session as the steps before have left it; not to be changed."""
         if session_id in self._sessions:
             return self._sessions[session_id]
         return self._mirror.sessions.get(session_id)

@@ -64,7 +64,7 @@ class Steps(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What goes with one group: the first records of some sessions, whose ids rise, and rows that are done with."""
+    """What goes with one group: the first records of some sessions, whose numbers rise, and rows that are done with."""
 
     records: Sequence[Record | Sequence[Record]]
     messages: int

@@ -31,7 +31,7 @@ class Session(msgspec.Struct, gc=False):
     active_ms: int
     answered_to: int = 0
     """No prompt up to this seq is pending. Noted by a look into the tables for those that are: the next begins there.
-    So no index has to be kept up to date for each message."""
+    So no index has to be kept up to date for each message. A note may get lost when a step changes the session."""
 
     def follow(self, record: Record) -> None:
         """The session stands as this record says."""
@@ -88,7 +88,7 @@ class Mirror:
         """By the session's number. One record may be there by itself: with many sessions most are alone, and a list
         around each is one thing more to be fetched into the processor's caches, at every look."""
         self.next_id = 1
-        self._waiting: dict[int, Waiting] = {}  # of those tails that were asked for it: many a one goes unread
+        self._waiting: dict[int, Waiting] = {}  # of the lists that were asked for it: many a one goes unread
 
     def tail(self, session: Session) -> Tail:
         """The session's tail; an empty one if the tables have everything."""
@@ -105,9 +105,10 @@ class Mirror:
         waiting = self._waiting.get(session.number)
         if waiting is None:
             waiting = Waiting()
-            for record in self.records(session.number):
+            records = self.records(session.number)
+            for record in records:
                 waiting.add(record)
-            if session.number in self.tails:
+            if isinstance(records, list):  # else it is soon found again
                 self._waiting[session.number] = waiting
         return waiting
 
@@ -138,12 +139,10 @@ class Mirror:
 
     def moved(self, move: Move) -> None:
         """The tables have this part of the journal."""
-        tails, waiting = self.tails, self._waiting
+        tails = self.tails
         for moved in move.records:
             if isinstance(moved, Record):
                 del tails[moved.number]
-                if waiting:
-                    waiting.pop(moved.number, None)
             else:
                 self._cut(moved)
 
