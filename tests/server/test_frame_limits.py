@@ -65,9 +65,7 @@ def frame(opcode: int, payload: bytes, *, fin: bool = True, compressed: bool = F
 
 def close_frame(connection: socket.socket) -> tuple[int, str]:
     """The code and reason of the close frame that ends what the server sends; pongs and pings may come before."""
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    received = b"".join(iter(lambda: connection.recv(65_536), b""))
     while received and received[0] != 0x88:
         received = received[2 + received[1] :]
     assert received, "the connection broke without a close frame"
@@ -187,6 +185,15 @@ def test_compression_is_on_if_so_configured_and_its_memory_bounded(compressing: 
         Talk(http, "s1").round_trip(client)
         client.send(json.dumps({"type": "ping", "x": "x" * 60_000}))
         assert next_frame(client)["type"] == "pong"
+
+
+def test_who_sends_on_while_the_close_frame_comes_is_not_reset(compressing: Server) -> None:
+    with raw(compressing, more=DEFLATE) as (connection, _), httpx.Client(base_url=compressing.url) as http:
+        connection.sendall(frame(1, bytes(65_537)))
+        assert close_frame(connection)[0] == 1009
+        for _ in range(3):
+            http.get("/livez")  # the server has had a turn, in which it could have hung up
+            connection.sendall(b"x")
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

@@ -25,7 +25,7 @@ SLICE_BYTES = 1_024
 
 MAX_IGNORED_BYTES = 1024**2
 IGNORE_SECONDS = 1.0
-"""How much is still taken from a client that was closed for a flood, so that it can read why."""
+"""How much is still taken from a client that was closed for what it sent, so that it can read why."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -35,7 +35,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     _unfed = b""
     """What was read, but not yet parsed: others have a turn first."""
     _turn_frames = 0
-    _flooded = False
+    _deaf = False
     _ignored_bytes = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._unread = Unread()
 
     def data_received(self, data: bytes) -> None:
-        if self._flooded:
+        if self._deaf:
             self._ignored_bytes += len(data)
             if self._ignored_bytes > MAX_IGNORED_BYTES:
                 self.transport.abort()
@@ -69,12 +69,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if unread is not None and not self.handshake_complete:
                 # Its parser takes less than ours, 8 KiB a line; uvicorn would never send its answer.
                 self._refuse(BadRequest() if isinstance(unread, InvalidMessage) else HeadersTooLarge(f"{unread}"))
-            if self._flooded or self.transport.is_closing():
+            if self._deaf or self.transport.is_closing():
                 return
 
     def _feed_rest(self) -> None:
         data, self._unfed = self._unfed, b""
-        if self._flooded or self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         self._feed(data)
         if not self._unfed and self.queue.empty():
@@ -102,13 +102,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._allowance.take(frames, self.loop.time()):
             super().handle_events()
         elif not self.close_sent:
-            self._flooded = True
-            # Set, it keeps uvicorn from closing the connection when the application ends: a reset would outrun the
-            # close frame while there is more to read.
-            self.close_timer = self.loop.call_later(IGNORE_SECONDS, self.transport.close)
             self.conn.data_to_send()  # pongs
-            self.hang_up(CLOSE_TOO_MANY, TOO_MANY)
-            self._resume_reading()
+            self.conn.send_close(CLOSE_TOO_MANY, TOO_MANY)
+            self._leave()
+
+    def handle_parser_exception(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """Send the close frame that is due, and ignore what still comes: a reset would outrun it."""
+        close = self.conn.close_sent
+        assert close is not None
+        self._deaf = True
+        # Set, it keeps uvicorn from closing the connection when the application ends.
+        self.close_timer = self.loop.call_later(IGNORE_SECONDS, self.transport.close)
+        self.hang_up(close.code, close.reason)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._resume_reading()
 
     def handle_cont(self, event: Frame) -> None:
         # One piece, however many it came in: a list of countless tiny ones takes a hundred times the memory.
@@ -146,7 +157,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def hang_up(self, code: int, reason: str) -> None:
         """Write a close frame behind what the peer has not read, and abort if it does not read that either."""
         if not self.close_sent and not self.transport.is_closing():
-            self.conn.send_close(code, reason)
+            if self.conn.close_sent is None:
+                self.conn.send_close(code, reason)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
