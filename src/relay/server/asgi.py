@@ -29,6 +29,7 @@ from relay.server.hangups import HangUps
 from relay.server.http import INTERNAL_ERROR, JSON, PIECE_BYTES, Answer, Headers, Reply, Route, error_answer
 from relay.server.onewrite import envelope
 from relay.server.pages import with_page_headers
+from relay.server.peers import LEAVE_SECONDS
 from relay.server.telemetry import Telemetry
 from relay.server.uploads import Uploads
 
@@ -102,7 +103,7 @@ class AsgiDoor:
             return
         except RequestTimeout as error:
             self.telemetry.request_refused(error)
-            await send_answer(error_answer(error), send, (CLOSE, *self.guard.cors(headers)))
+            await _refuse_unread(error_answer(error), receive, send, self.guard.cors(headers), LEAVE_SECONDS)
             return
         except RelayError as error:
             self.telemetry.request_refused(error)
@@ -215,7 +216,9 @@ def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-async def _refuse_unread(answer: Answer, receive: Receive, send: Send, more_headers: Headers) -> None:
+async def _refuse_unread(
+    answer: Answer, receive: Receive, send: Send, more_headers: Headers, linger_seconds: float = LINGER_SECONDS
+) -> None:
     """Answer while the body still streams in, then let the caller notice before the connection is closed."""
 
     async def send_and_linger(message: Message) -> None:
@@ -224,7 +227,7 @@ async def _refuse_unread(answer: Answer, receive: Receive, send: Send, more_head
             return
         await send({**message, "more_body": True})
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
+            await asyncio.wait_for(_discard(receive), linger_seconds)
         await send({"type": "http.response.body", "body": b""})
 
     await send_answer(answer, send_and_linger, (CLOSE, *more_headers))
