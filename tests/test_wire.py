@@ -23,8 +23,8 @@ from relay.models import (
     check_id,
 )
 from relay.wire import (
+    MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
-    _checked,
     decode_prompt,
     decode_response,
     encode_message,
@@ -162,15 +162,21 @@ def test_metadata_that_was_checked_before_is_checked_again_under_other_bounds() 
 
 
 def test_only_short_metadata_is_remembered() -> None:
-    _checked.cache_clear()
+    bounds = MetadataBounds()
     empty = len(b'{"a":""}')
     for length in (MAX_REMEMBERED_BYTES + 1, 60_000):
-        for _ in range(2):
-            decode_prompt(with_metadata(b'{"a":"%b"}' % (b"x" * (length - empty))))
-    assert _checked.cache_info().currsize == 0
-    for _ in range(2):
-        decode_prompt(with_metadata(b'{"a":"%b"}' % (b"x" * (MAX_REMEMBERED_BYTES - empty))))
-    assert _checked.cache_info().hits == 1
+        decode_prompt(with_metadata(b'{"a":"%b"}' % (b"x" * (length - empty))), bounds)
+    assert bounds.checked == {}
+    short = b'{"a":"%b"}' % (b"x" * (MAX_REMEMBERED_BYTES - empty))
+    first, again = (decode_prompt(with_metadata(short), bounds).metadata for _ in range(2))
+    assert first is again
+
+
+def test_only_so_much_metadata_is_remembered() -> None:
+    bounds = MetadataBounds()
+    for number in range(2 * MAX_REMEMBERED + 1):
+        decode_prompt(with_metadata(b'{"a":%d}' % number), bounds)
+        assert len(bounds.checked) <= MAX_REMEMBERED
 
 
 CONTROL = [*range(0x20), *range(0x7F, 0xA0)]

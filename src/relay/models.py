@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -46,9 +46,10 @@ ASSISTANT = MessageType.ASSISTANT
 
 def check_id(value: str, field: str) -> None:
     """Raise InvalidField unless `value` can be a session or message id."""
-    # The usual ones without the regular expression, which takes as long as to decode the message.
+    # The usual ones without the regular expression, which takes as long as to decode the message. No control character
+    # is printable.
     size = len(value)
-    if size > 2 and size <= MAX_ID_CHARS and value.isascii() and value.isprintable() and "/" not in value:
+    if size > 2 and size <= MAX_ID_CHARS and value.isprintable() and "/" not in value:
         return
     if _ID.fullmatch(value) is None or value == "." or value == "..":
         raise InvalidField(f"{field} {ID_RULE}")
@@ -72,6 +73,8 @@ class MetadataBounds:
 
     max_bytes: int = 65_536
     max_depth: int = 32
+    checked: dict[bytes, Any] = field(default_factory=dict, repr=False)
+    """What was found to be within the bounds, by its bytes. It is `wire.py` that remembers it."""
 
     def too_large(self, field: str) -> MessageTooLarge:
         """The refusal of metadata that is over its bound as compact JSON."""

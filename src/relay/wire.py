@@ -171,18 +171,26 @@ def _explain(complaint: str) -> MissingField | InvalidField:
     return InvalidField(f"{field[1]} must be {_EXPECTED.get(field[1], 'a string')}")
 
 
+MAX_REMEMBERED = 1_024
 MAX_REMEMBERED_BYTES = 256
 """Longer metadata is checked each time: what strangers send must not fill the memory."""
 
 
 def _check_metadata(metadata: msgspec.Raw, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:
     raw = b"".join((metadata,))
-    return _checked(raw, bounds) if len(raw) <= MAX_REMEMBERED_BYTES else _checked.__wrapped__(raw, bounds)
+    if len(raw) > MAX_REMEMBERED_BYTES:
+        return _checked(raw, bounds)
+    checked = bounds.checked.get(raw)
+    if checked is None:
+        checked = _checked(raw, bounds)
+        if len(bounds.checked) >= MAX_REMEMBERED:
+            bounds.checked.clear()
+        bounds.checked[raw] = checked
+    return checked
 
 
-@lru_cache(1024)
 def _checked(raw: bytes, bounds: MetadataBounds) -> msgspec.Raw | msgspec.UnsetType:
-    """The metadata without white space; a client sends the same again and again."""
+    """The metadata without white space."""
     if raw == b"null":
         return UNSET
     if raw[0] != _BRACE:
