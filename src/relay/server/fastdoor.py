@@ -59,18 +59,20 @@ class FastDoor(Serving):
         """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
 
     def data_received(self, data: bytes) -> None:
+        cycle = self.cycle
         if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
             return
-        # Only if free: what is found may be the very request that is being served.
-        request = self._known.find(data) if self._is_free() else None
-        if request is not None:
-            spend = self._spend
-            if spend(request.caller.key):
-                self._step += 1
-                self._serve(request)
-                return
-            request.content = b""  # not kept: it is read again, by the parser
+        # Only if free (`_is_free`): what is found may be the very request that is being served.
+        if (cycle is None or cycle.response_complete) and not self.flow.write_paused:
+            request = self._known.find(data)
+            if request is not None:
+                spend = self._spend
+                if spend(request.caller.key):
+                    self._step += 1
+                    self._serve(request)
+                    return
+                request.content = b""  # not kept: it is read again, by the parser
         self._served = None
         step = self._step
         self._parse(data)

@@ -21,14 +21,37 @@ MAX_HEADS = 4
 MAX_HEAD_BYTES = 4_096
 """A longer one is not remembered: what an idle connection holds must not be for strangers to say."""
 
-NAME_BYTES = 12
-"""A head is looked up by its first bytes, in which the endpoints differ."""
+LEAST_BYTES = 16
+"""No request is shorter."""
+
+NAME_AT = 7
+"""A head is looked up by this byte, in which the endpoints differ."""
 
 HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)(?=[ \t]*(?:\r\n|$))", re.IGNORECASE)
 
-_Known = tuple[bytes, bytes | None, int, FastRequest]
-"""What stands before the length and what behind it, and how long both are; the whole head and None if it has none."""
+
+class _Known:
+    """A head, as it was when it last came: `head`, with which a request of `size` bytes begins."""
+
+    __slots__ = ("_after_bytes", "_before_bytes", "head", "request", "size")
+
+    def __init__(self, request: FastRequest, head: bytes, size: int, length: re.Match[bytes] | None) -> None:
+        self.request = request
+        self.head = head
+        self.size = size
+        # What stands before the length of the body and what behind it; 0 if it tells no length.
+        self._before_bytes = 0 if length is None else length.start(1)
+        self._after_bytes = 0 if length is None else len(head) - length.end(1)
+
+    def fits(self, size: int) -> bool:
+        """Whether a request of this size may begin with it; if so, it now tells the length that is right for that."""
+        length = _length(size - self._before_bytes - self._after_bytes) if self._before_bytes else None
+        if length is None:
+            return False
+        self.size = size
+        self.head = self.head[: self._before_bytes] + length + self.head[-self._after_bytes :]
+        return True
 
 
 class KnownHeads:
@@ -37,22 +60,18 @@ class KnownHeads:
     __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, _Known] = {}
+        self._heads: dict[int, _Known] = {}
 
     def find(self, data: bytes) -> FastRequest | None:
         """The request, with its body, if the data is one whole request whose head is known."""
-        known = self._heads.get(data[:NAME_BYTES])
-        if known is None:
+        size = len(data)
+        known = self._heads.get(data[NAME_AT]) if size > LEAST_BYTES else None
+        if known is None or (size != known.size and not known.fits(size)):
             return None
-        before, after, size, request = known
-        if after is None:
-            if data != before:
-                return None
-        else:
-            length = _length(len(data) - size)
-            if length is None or not data.startswith(head := before + length + after):
-                return None
-            request.content = data[len(head) :]
+        head, request = known.head, known.request
+        if not data.startswith(head):
+            return None
+        request.content = data[len(head) :]
         request.cycle = None  # that was the one before, which has been answered
         return request
 
@@ -66,13 +85,9 @@ class KnownHeads:
         length = _LENGTH.search(head)
         if (length[1] if length else b"0") != b"%d" % len(content):
             return  # written in another way, or with blank lines around it
-        known: _Known = (data, None, len(data), request)
-        if length is not None:
-            before, after = head[: length.start(1)], head[length.end(1) :] + HEAD_END
-            known = (before, after, len(before) + len(after), request)
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
-        self._heads[data[:NAME_BYTES]] = known
+        self._heads[data[NAME_AT]] = _Known(request, head + HEAD_END, len(data), length)
 
 
 @lru_cache(4_096)
