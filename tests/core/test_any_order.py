@@ -139,7 +139,8 @@ class Play:
         elif step == "miss":
             self.hub.announcements_lost()
         elif step == "ping":
-            self.hub.ping(PING)
+            for _ in self.hub.ping(PING):
+                pass
         elif step == "elsewhere":
             self.elsewhere += 1
             other = Subscriber(f"other{self.elsewhere % 2}", f"e{self.elsewhere}", 0)

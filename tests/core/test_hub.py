@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from relay.core.hub import Hub
+from relay.core.hub import PINGS_AT_A_TIME, Hub
 from relay.core.observer import Observer, WakeCause
 from relay.core.subscriber import Frame, Subscriber
 from relay.core.waiter import Waiter
@@ -204,8 +204,21 @@ async def test_a_ping_reaches_everybody() -> None:
     hub = make_hub()
     client, lagging = joined(hub), Subscriber("s2", None, 0)
     hub.subscribe(lagging)
-    hub.ping(Frame(b"ping"))
+    for _ in hub.ping(Frame(b"ping")):
+        pass
     assert await texts(client) == await texts(lagging) == [b"ping"]
+
+
+async def test_pings_go_out_some_at_a_time_and_whoever_leaves_meanwhile_is_no_hindrance() -> None:
+    hub = make_hub(max_subscribers_per_session=1000)
+    clients = [joined(hub) for _ in range(2 * PINGS_AT_A_TIME + 1)]
+    told = []
+    for _ in hub.ping(Frame(b"ping")):
+        told.append(sum(bool(client.take()) for client in clients))
+        if len(told) == 1:
+            for client in clients:
+                hub.unsubscribe(client)
+    assert told == [PINGS_AT_A_TIME, PINGS_AT_A_TIME, 1]
 
 
 async def test_only_a_write_that_takes_too_long_is_stalled() -> None:

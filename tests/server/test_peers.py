@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from relay.config import Settings
-from relay.server.peers import LOOKS_PER_TURN, Peers, Unread
+from relay.server.peers import CALM_SWEEPS, LOOKS_PER_TURN, Peers, Unread
 from relay.server.telemetry import Telemetry
 from tests.factories import some_settings
 
@@ -66,6 +66,15 @@ async def test_a_sweep_looks_at_all_and_lets_others_have_a_turn() -> None:
         turns += 1
     assert {connection.looks for connection in connections} == {1}
     assert turns >= 3
+
+
+async def test_who_is_calm_is_looked_at_now_and_then() -> None:
+    peers = some_peers()
+    calm, gone, other = Looked(), Looked(), Looked()
+    peers.connections, peers.calm = {calm, other}, {calm, gone}
+    for _ in range(3 * CALM_SWEEPS):
+        await peers.sweep()
+    assert (calm.looks, gone.looks, other.looks) == (3, 0, 3 * CALM_SWEEPS)
 
 
 class Transport:

@@ -6,7 +6,7 @@ and never reads the store: an announcement that does not fit the one before only
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -27,6 +27,9 @@ from relay.store.base import Entry, Place, Seat
 from relay.wire import message_frame
 
 _PROMPT = WakeCause.PROMPT
+
+PINGS_AT_A_TIME = 256
+"""With ten thousand at once the first would be in no cache any more when they are written to."""
 
 REMEMBERED = 64
 """So many announced entries are remembered by their hash."""
@@ -206,11 +209,13 @@ class Hub:
         if channel := self._channels.get(session_id):
             channel.doubtful = False
 
-    def ping(self, frame: Frame) -> None:
-        """Send every client a ping."""
-        for channel in self._channels.values():
-            for subscriber in channel.subscribers:
+    def ping(self, frame: Frame) -> Iterator[None]:
+        """Send every client a ping: some of them with each step, so that what they get can be written in between."""
+        clients = [subscriber for channel in self._channels.values() for subscriber in channel.subscribers]
+        for start in range(0, len(clients), PINGS_AT_A_TIME):
+            for subscriber in clients[start : start + PINGS_AT_A_TIME]:
                 subscriber.notify(frame)
+            yield
 
     def close_stalled(self, now: float) -> None:
         """Close clients that have let a single write wait for too long; `now` is the loop's time."""

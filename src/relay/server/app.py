@@ -213,7 +213,8 @@ async def _chores(
     ttl_seconds = settings.session_ttl_seconds or SWEEP_SECONDS
 
     async def ping() -> None:
-        hub.ping(ping_frame(now_ms()))
+        for _ in hub.ping(ping_frame(now_ms())):
+            await asyncio.sleep(0)
 
     async def close_stalled() -> None:
         hub.close_stalled(loop.time())

@@ -157,6 +157,7 @@ class FastFeed(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._hall.peers.calm.discard(self)
         if self.subscriber is not None:
             self.subscriber.writing_since = self.loop.time()
 
@@ -166,6 +167,12 @@ class FastFeed(asyncio.Protocol):
         if self.subscriber is not None:
             self.subscriber.writing_since = None
             self.wake()
+            self._calm_down()
+
+    def _calm_down(self) -> None:
+        """The client has what it was sent so far."""
+        if self._leaving is None and not self._ended:
+            self._hall.peers.calm.add(self)
 
     def _go_on(self) -> None:
         if self._writable is not None and not self._writable.done():
@@ -205,6 +212,7 @@ class FastFeed(asyncio.Protocol):
     def _leave(self, code: int, reason: str) -> None:
         """Send a close frame behind what the peer has not read; abort if it answers neither."""
         self._leaving = code
+        self._hall.peers.calm.discard(self)
         self._go_on()
         if not self._transport.is_closing():
             self._transport.write(close_frame(code, reason))
@@ -215,6 +223,7 @@ class FastFeed(asyncio.Protocol):
         self._ended = True
         self._go_on()
         self._connections.discard(self)
+        self._hall.peers.calm.discard(self)
         if self._leaving is None:
             self._unsubscribe(CLOSE_ABNORMAL)
 

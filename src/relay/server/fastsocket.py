@@ -85,6 +85,8 @@ class FastSocket(FastFeed):
         subscriber.on_stalled = self._stalled
         if not self._transport.is_reading():
             self._transport.resume_reading()
+        if not self._paused:
+            self._calm_down()
         self.write_now()
 
     # From the client

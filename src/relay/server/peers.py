@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import struct
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from typing import Any, Protocol
 
 from relay.config import Settings
@@ -27,6 +27,9 @@ STATE_KEY = "relay.peers"
 SWEEP_SECONDS = 1.0
 LOOKS_PER_TURN = 500
 """So many connections are looked at before everybody else has a turn: half a millisecond."""
+
+CALM_SWEEPS = 5
+"""Who is calm is looked at in one of so many sweeps: ten thousand sockets take milliseconds, most of it for memory."""
 
 LEAVE_SECONDS = 1.0
 
@@ -55,8 +58,11 @@ class Peers:
         open_files = _open_files()
         self.max_connections = max(1, min(settings.max_connections, open_files - reserved_files(open_files)))
         self.max_leaving = reserved_files(open_files) // 2
-        self.connections: Collection[Any] | None = None
+        self.connections: Set[Any] | None = None
         """The web server's own set, whose protocol objects are all ours; None under another server."""
+        self.calm: set[Any] = set()
+        """Those of them that are in no hurry to be cut: WebSocket clients that read what they get."""
+        self._sweeps = 0
         self.leaving: set[Watched] = set()
         """Those that are no longer served, and not counted, but not quite gone."""
         # Noticed at one look and cut at a later one: a quarter of the shortest time keeps that in proportion.
@@ -64,8 +70,10 @@ class Peers:
         self.sweep_seconds = min(SWEEP_SECONDS, shortest / 4)
 
     async def sweep(self) -> None:
-        """Look at every connection once."""
-        await self._look(self.connections or ())
+        """Look at every connection once, but not each time at those that are calm."""
+        self._sweeps += 1
+        connections: Set[Any] = self.connections or frozenset()
+        await self._look(connections - self.calm if self._sweeps % CALM_SWEEPS else connections)
         await self._look(self.leaving)
 
     async def _look(self, connections: Iterable[Watched]) -> None:
