@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
@@ -58,15 +58,6 @@ def a_request(body: bytes) -> bytes:
     )
 
 
-def done(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run what need not wait."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("it waits")
-
-
 def serve(door: FastDoor, request: bytes) -> None:
     """A request, from its bytes to those of its answer."""
     door.data_received(request)
@@ -75,7 +66,8 @@ def serve(door: FastDoor, request: bytes) -> None:
 
 def reply(door: FastDoor, answer: bytes) -> None:
     """The last part of it."""
-    door._answer(answer)
+    door._unsent = door._heads.usual(answer, door.server_state.default_headers)
+    door._outbox.add_asked(door)
     door.write_now()
 
 
@@ -97,7 +89,7 @@ class Layers:
             "find the head": (door._known.find, requests),
             "decode and check": (decode_prompt, bodies),
             "encode": (encode_message, again),
-            "keep": (lambda entry: done(store.add_prompt(entry)), entries),
+            "keep": (store.add_prompt, entries),
             "log and count": (
                 lambda new: relay._observer.prompt_stored(new.session_id, new.message_id, 300, KEPT),
                 entries,

@@ -15,7 +15,7 @@ from relay.core.waiter import Waiter
 from relay.errors import ResponseConflict, SessionNotFound, TooManyPolls
 from relay.store.base import Place, Seat
 from relay.store.memory import MemoryStore
-from tests.core.world import make_world, new_response, settle
+from tests.core.world import done, make_world, new_response, settle
 
 # Prompts and responses
 
@@ -23,7 +23,7 @@ from tests.core.world import make_world, new_response, settle
 async def test_ids_and_times_are_given_where_they_are_missing() -> None:
     world = await make_world()
     assert await world.ask() == "id-1"
-    posted = await world.relay.post_response(new_response("id-1", "Hi"))
+    posted = await done(world.relay.post_response(new_response("id-1", "Hi")))
     assert (posted.assistant_msg_id, posted.recipients) == ("id-2", 0)
     page = await world.relay.history("s1", limit=10, offset=0, since=None)
     assert [entry.ts for entry in page.entries] == [1_000_000, 1_000_000]
@@ -32,10 +32,10 @@ async def test_ids_and_times_are_given_where_they_are_missing() -> None:
 async def test_a_response_that_differs_under_the_same_id_is_a_conflict() -> None:
     world = await make_world()
     client_msg_id = await world.ask()
-    await world.relay.post_response(new_response(client_msg_id, "one", "a1"))
-    await world.relay.post_response(new_response(client_msg_id, "one", "a1"))
+    await done(world.relay.post_response(new_response(client_msg_id, "one", "a1")))
+    await done(world.relay.post_response(new_response(client_msg_id, "one", "a1")))
     with pytest.raises(ResponseConflict):
-        await world.relay.post_response(new_response(client_msg_id, "two", "a1"))
+        await done(world.relay.post_response(new_response(client_msg_id, "two", "a1")))
 
 
 # Polls

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.core.hub import Hub
 from relay.core.observer import Observer, WakeCause
@@ -15,6 +15,8 @@ from relay.store.base import Entry, LogPage
 from relay.store.memory import MemoryStore
 from relay.wire import NewPrompt, NewResponse
 from tests.factories import GENEROUS, some_settings
+
+T = TypeVar("T")
 
 
 class SlowStore(MemoryStore):
@@ -47,6 +49,11 @@ def new_response(
     return NewResponse(session_id=session_id, assistant_msg_id=assistant_msg_id, client_msg_id=client_msg_id, text=text)
 
 
+async def done(result: T | Coroutine[Any, Any, T]) -> T:
+    """The result, whether it was there at once or had to be waited for."""
+    return await result if isinstance(result, Coroutine) else result
+
+
 class World:
     """A relay and everything it was given."""
 
@@ -66,10 +73,10 @@ class World:
         )
 
     async def ask(self, prompt: str = "Hello", session_id: str = "s1") -> str:
-        return await self.relay.submit_prompt(NewPrompt(session_id=session_id, prompt=prompt))
+        return await done(self.relay.submit_prompt(NewPrompt(session_id=session_id, prompt=prompt)))
 
     async def answer(self, client_msg_id: str, text: str, session_id: str = "s1") -> None:
-        await self.relay.post_response(new_response(client_msg_id, text, session_id=session_id))
+        await done(self.relay.post_response(new_response(client_msg_id, text, session_id=session_id)))
 
     def never(self, tell: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

@@ -66,7 +66,7 @@ class LostStore(MemoryStore):
     async def check(self) -> None:
         raise StoreUnavailable
 
-    async def add_prompt(self, entry: NewEntry) -> Outcome:
+    def add_prompt(self, entry: NewEntry) -> Outcome:
         raise StoreUnavailable
 
     async def pending(self, session_id: str) -> Sequence[Entry]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,7 @@ from relay.store.base import (
     HistoryPage,
     LogPage,
     NewEntry,
+    Outcome,
     Seat,
     SessionRecord,
     Store,
@@ -97,52 +99,65 @@ class Relay:
         self._max_polls = settings.max_waiting_polls_per_session
         self._used: dict[str, int] = {}  # session → when it was last read; told to the store by sweep_idle
 
-    async def submit_prompt(self, prompt: NewPrompt) -> str:
-        """Keep a prompt and wake the agent; returns its client_msg_id. The first write under an id wins."""
-        now_ms = self._now_ms()
-        client_msg_id, ts = prompt.client_msg_id, prompt.ts
+    def submit_prompt(self, prompt: NewPrompt) -> str | Coroutine[Any, Any, str]:
+        """Keep a prompt and wake the agent; its client_msg_id, or a coroutine if the store has to wait.
+
+        The first write under an id wins.
+        """
+        clock = self._now_ms  # what is called in the same step Python takes for a method, and looks for longer
+        now_ms = clock()
+        session_id, client_msg_id, ts = prompt.session_id, prompt.client_msg_id, prompt.ts
         if client_msg_id is None:
             client_msg_id = prompt.client_msg_id = self._new_id()
         if ts is None:
             ts = prompt.ts = now_ms
         data = encode_message(prompt)
-        outcome = await self._store.add_prompt(
-            NewEntry(prompt.session_id, PROMPT, client_msg_id, client_msg_id, ts, data, now_ms)
-        )
-        self._observer.prompt_stored(prompt.session_id, client_msg_id, len(data), outcome)
+        kept = self._store.add_prompt(NewEntry(session_id, PROMPT, client_msg_id, client_msg_id, ts, data, now_ms))
+        if not isinstance(kept, Outcome):
+            return self._submit_later(session_id, client_msg_id, len(data), kept)
+        self._observer.prompt_stored(session_id, client_msg_id, len(data), kept)
         return client_msg_id
 
-    async def post_response(self, response: NewResponse) -> Posted:
-        """Keep a response, end its prompt's wait and hand it to every connected client.
+    async def _submit_later(self, session_id: str, client_msg_id: str, size: int, kept: Awaitable[Outcome]) -> str:
+        self._observer.prompt_stored(session_id, client_msg_id, size, await kept)
+        return client_msg_id
+
+    def post_response(self, response: NewResponse) -> Posted | Coroutine[Any, Any, Posted]:
+        """Keep a response, end its prompt's wait and hand it to every connected client; a coroutine, as above.
 
         The same response again is accepted and not sent twice. Raises SessionNotFound, PromptNotFound and, if
         the id was used for something else, ResponseConflict.
         """
-        now_ms = self._now_ms()
+        clock = self._now_ms
+        now_ms = clock()
         assistant_msg_id, ts = response.assistant_msg_id, response.ts
         if assistant_msg_id is None:
             assistant_msg_id = response.assistant_msg_id = self._new_id()
         if ts is None:
             ts = response.ts = now_ms
         data = encode_message(response)
-        outcome = await self._store.add_response(
-            NewEntry(
-                response.session_id,
-                ASSISTANT,
-                assistant_msg_id,
-                response.client_msg_id,
-                ts,
-                data,
-                now_ms,
-                fingerprint(response),
-            )
+        entry = NewEntry(
+            response.session_id,
+            ASSISTANT,
+            assistant_msg_id,
+            response.client_msg_id,
+            ts,
+            data,
+            now_ms,
+            fingerprint(response),
         )
+        kept = self._store.add_response(entry)
+        return self._posted(entry, kept) if isinstance(kept, Outcome) else self._post_later(entry, kept)
+
+    async def _post_later(self, entry: NewEntry, kept: Awaitable[Outcome]) -> Posted:
+        return self._posted(entry, await kept)
+
+    def _posted(self, entry: NewEntry, outcome: Outcome) -> Posted:
+        session_id, assistant_msg_id = entry.session_id, entry.message_id
         if outcome is CONFLICT:
             raise ResponseConflict("client_msg_id, text or metadata differ from the first response with this id")
-        self._observer.response_posted(
-            response.session_id, assistant_msg_id, response.client_msg_id, len(data), outcome
-        )
-        clients, _ = self._hub.listeners(response.session_id)
+        self._observer.response_posted(session_id, assistant_msg_id, entry.client_msg_id, len(entry.data), outcome)
+        clients, _ = self._hub.listeners(session_id)
         return Posted(assistant_msg_id, clients)
 
     async def pending(self, session_id: str) -> Sequence[Entry]:

@@ -96,7 +96,8 @@ class AsgiDoor:
             if route.max_body_bytes:
                 body = request.body(route.max_body_bytes)
                 request.content = body if isinstance(body, bytes) else await body
-            answer: Reply = await route.endpoint(request)
+            reply = route.endpoint(request)
+            answer: Reply = reply if isinstance(reply, bytes | Answer) else await reply
         except (BodyTooLarge, Unauthorized) as error:
             self.telemetry.request_refused(error)
             await _refuse_unread(error_answer(error), receive, send, self.guard.cors(headers))

@@ -67,7 +67,9 @@ class Answer(msgspec.Struct, frozen=True):
 Reply = Answer | bytes
 """What an endpoint gives back. Mere bytes are the usual answer: a JSON document, status 200, no further headers."""
 
-Endpoint = Callable[[Request], Coroutine[Any, Any, Reply]]
+LaterReply = Coroutine[Any, Any, Reply]
+Endpoint = Callable[[Request], Reply | LaterReply]
+"""Returns its answer or, if it may have to wait for that, a coroutine."""
 
 
 def as_answer(reply: Reply) -> Answer:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
+from typing import TypeVar
 
 from relay.config import Settings
 from relay.core.hub import Hub
-from relay.core.relay import Relay
+from relay.core.relay import Posted, Relay
 from relay.errors import Draining, UnsupportedContentType, UpgradeRequired
 from relay.models import MetadataBounds, Session
 from relay.server.auth import ADMINS, ADMINS_EVERYWHERE, AGENTS, ANY_ROLE, CLIENTS, FREE
 from relay.server.guard import TICKET_SECONDS, Guard
-from relay.server.http import JSON, Answer, Reply, Request, Route, in_parts
+from relay.server.http import JSON, Answer, LaterReply, Reply, Request, Route, in_parts
 from relay.server.query import Query
 from relay.server.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from relay.wire import decode_prompt, decode_response, decode_ticket, encode, history_item
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT_SECONDS = 30
 MAX_TIMEOUT_SECONDS = 300
@@ -67,14 +70,14 @@ class Rest:
             Route("GET", "/ws/{session_id}", self.plain_websocket, CLIENTS),
         ]
 
-    async def post_prompt(self, request: Request) -> Reply:
+    def post_prompt(self, request: Request) -> Reply | LaterReply:
         """A client submits a prompt."""
         if (content_type := request.headers.get(b"content-type")) != JSON:
             _require_json(content_type)
         prompt = decode_prompt(request.content, self._bounds)
         request.caller.require_session(prompt.session_id)
-        client_msg_id = await self._relay.submit_prompt(prompt)
-        return b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}"
+        submitted = self._relay.submit_prompt(prompt)
+        return _stored(submitted) if isinstance(submitted, str) else _later(submitted, _stored)
 
     async def get_prompts(self, request: Request) -> Reply:
         """An agent fetches the prompts that have no response yet, and waits for one if asked to."""
@@ -90,17 +93,14 @@ class Rest:
             prompts = await self._relay.pending(request.session_id)
         return in_parts(_array([(prompt.data,) for prompt in prompts]))
 
-    async def post_response(self, request: Request) -> Reply:
+    def post_response(self, request: Request) -> Reply | LaterReply:
         """An agent answers a prompt."""
         if (content_type := request.headers.get(b"content-type")) != JSON:
             _require_json(content_type)
         response = decode_response(request.content, self._bounds)
         request.caller.require_session(response.session_id)
-        posted = await self._relay.post_response(response)
-        return b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}' % (
-            encode(posted.assistant_msg_id),
-            posted.recipients,
-        )
+        posted = self._relay.post_response(response)
+        return _accepted(posted) if isinstance(posted, Posted) else _later(posted, _accepted)
 
     async def get_messages(self, request: Request) -> Reply:
         """The history of a session."""
@@ -165,6 +165,21 @@ class Rest:
 
     def _ok(self) -> bytes:
         return b'{"ok":true,"timestamp":%d}' % self._now_ms()
+
+
+def _stored(client_msg_id: str) -> bytes:
+    return b'{"stored":true,"client_msg_id":' + encode(client_msg_id) + b"}"
+
+
+def _accepted(posted: Posted) -> bytes:
+    return b'{"ok":true,"assistant_msg_id":%b,"delivered":true,"recipients":%d}' % (
+        encode(posted.assistant_msg_id),
+        posted.recipients,
+    )
+
+
+async def _later(result: Awaitable[T], answer: Callable[[T], bytes]) -> Reply:
+    return answer(await result)
 
 
 def _require_json(content_type: bytes | None) -> None:

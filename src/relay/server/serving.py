@@ -1,7 +1,8 @@
 """Calls endpoints for a connection and writes their answers, without an ASGI cycle.
 
-An endpoint is a coroutine that is driven by hand. Most end at once; one that waits goes on in a callback of whatever
-it waits for. A task would cost more than the endpoint does; so no endpoint may ask for the current task.
+An endpoint that may have to wait is a coroutine, which is driven by hand. Most end at once; one that waits goes on in a
+callback of whatever it waits for. A task would cost more than the endpoint does; so no endpoint may ask for the current
+task.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from relay.core.relay import ClientGone
@@ -45,17 +47,31 @@ class Serving(HttpProtocol):
         """Call the endpoint; answer at once if it need not wait, as most do."""
         endpoint = request.endpoint  # what is called in the same step Python takes for a method, and looks for longer
         try:
-            result = self._runner.send(endpoint(request))
+            result: object = endpoint(request)
+            if type(result) is CoroutineType:
+                result = self._runner.send(result)
         except Exception as error:
-            request.content = b""
-            self._answer(self._refusal(error))
-            return
+            result = self._refusal(error)
         request.content = b""  # not kept: the connection may be idle for long
-        if isinstance(result, bytes) or type(result) is Answer:
-            self._answer(result)
-        else:
+        if type(result) is bytes:
+            data = self._heads.usual(result, self.server_state.default_headers)
+        elif type(result) is not Answer:
             self.cycle = cycle = request.waiting()  # type: ignore[assignment]  # others queue behind it
             self._wait(result, cycle)
+            return
+        elif result.is_long:
+            self.cycle = cycle = FastCycle()  # type: ignore[assignment]
+            self._start(self._send_pieces(result, cycle))
+            return
+        else:
+            data = self._whole(result, close=False)
+        if not self._unsent:
+            self._unsent = data
+            self._outbox.add_asked(self)
+            return
+        self._unsent += data
+        if len(self._unsent) > PIECE_BYTES:
+            self.write_now()  # many requests in one piece: only what is written counts as unread
 
     def _wait(self, waits_for: object, cycle: FastCycle) -> None:
         go_on = partial(self._go_on, cycle)
@@ -93,24 +109,6 @@ class Serving(HttpProtocol):
             return error_answer(error)
         self._door.telemetry.internal_error(error)
         return INTERNAL_ERROR
-
-    def _answer(self, answer: Reply) -> None:
-        """Answer at once, unless that is so long that it must be sent as the peer reads."""
-        if isinstance(answer, bytes):
-            data = self._heads.usual(answer, self.server_state.default_headers)
-        elif answer.is_long:
-            self.cycle = cycle = FastCycle()  # type: ignore[assignment]
-            self._start(self._send_pieces(answer, cycle))
-            return
-        else:
-            data = self._whole(answer, close=False)
-        if not self._unsent:
-            self._unsent = data
-            self._outbox.add_asked(self)
-            return
-        self._unsent += data
-        if len(self._unsent) > PIECE_BYTES:
-            self.write_now()  # many requests in one piece: only what is written counts as unread
 
     def _answer_late(self, answer: Reply, cycle: FastCycle) -> None:
         """Answer a request that has waited."""
@@ -161,8 +159,9 @@ class Serving(HttpProtocol):
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""
         data, self._unsent = self._unsent, b""
-        if data and not self.transport.is_closing():
-            self.transport.write(data)
+        transport = self.transport
+        if data and not transport.is_closing():
+            transport.write(data)
 
     def _leave(self, error: RelayError, *, wait: bool = False) -> None:
         self.write_now()

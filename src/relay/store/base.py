@@ -12,9 +12,9 @@ moment, all of it: repeating the call is safe, and tells.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Generator, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -59,11 +59,18 @@ class NewEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Outcome(Enum):
-    """What became of an entry. Repeating a request is ordinary, hence no exception."""
+    """What became of an entry. Repeating a request is ordinary, hence no exception.
+
+    It can be awaited, and is there at once: a store that has nothing to wait for returns it as it is.
+    """
 
     KEPT = "kept"
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
+
+    def __await__(self) -> Generator[Any, Any, Outcome]:
+        yield from ()
+        return self
 
 
 KEPT = Outcome.KEPT

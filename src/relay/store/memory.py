@@ -76,16 +76,16 @@ class _Log:
 
 
 class _Session:
-    __slots__ = ("active_ms", "bytes", "created_ms", "epoch", "log", "pending", "prompts", "responses")
+    __slots__ = ("active_ms", "answered", "bytes", "created_ms", "epoch", "log", "pending", "responses")
 
     def __init__(self, epoch: str, now_ms: int) -> None:
         self.epoch = epoch
         self.created_ms = self.active_ms = now_ms
         self.log = _Log()
-        self.pending: dict[int, Entry] = {}
-        """By seq, so in the order of the log."""
-        self.prompts: dict[str, int] = {}
-        """The seq of each, whether it is still pending or not."""
+        self.pending: dict[str, Entry] = {}
+        """Prompts by their id, in the order of the log."""
+        self.answered: set[str] = set()
+        """The ids of all other prompts."""
         self.responses: dict[str, bytes] = {}
         self.bytes = 0
 
@@ -120,40 +120,42 @@ class MemoryStore(LocalCommons):
     async def check(self) -> None:
         return
 
-    async def add_prompt(self, entry: NewEntry) -> Outcome:
-        session = self._sessions.get(entry.session_id)
-        message_id = entry.message_id
+    def add_prompt(self, entry: NewEntry) -> Outcome:
+        session_id, message_id = entry.session_id, entry.message_id
+        session = self._sessions.get(session_id)
+        # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
+        more = len(entry.data)
         if session is None:
             if len(self._sessions) >= self._limits.max_sessions:
                 raise self._limits.too_many_sessions()
             session = _Session(self._new_epoch(), entry.now_ms)
-            own = _SESSION_BYTES + _CHARACTER_BYTES * len(entry.session_id)
-            # A pending prompt counts beside the log, which may drop it first: too much rather than too little.
-            kept = self._keep(session, entry, len(entry.data) + own)
-            self._sessions[entry.session_id] = session
-        elif message_id in session.prompts:
+            kept = self._keep(session, entry, more + _SESSION_BYTES + _CHARACTER_BYTES * len(session_id))
+            self._sessions[session_id] = session
+        elif message_id in session.pending or message_id in session.answered:
             return DUPLICATE
         elif len(session.pending) >= self._max_pending:
             raise self._limits.too_many_pending()
         else:
-            kept = self._keep(session, entry, len(entry.data))
-        session.prompts[message_id] = seq = kept.seq
-        session.pending[seq] = kept
-        self._listener.entry_added(entry.session_id, session.epoch, kept)
+            kept = self._keep(session, entry, more)
+        session.pending[message_id] = kept
+        self._listener.entry_added(session_id, session.epoch, kept)
         return KEPT
 
-    async def add_response(self, entry: NewEntry) -> Outcome:
+    def add_response(self, entry: NewEntry) -> Outcome:
         session = self._session(entry.session_id)
         known = session.responses.get(entry.message_id)
         if known is not None:
             return DUPLICATE if known == entry.fingerprint else CONFLICT
-        seq = session.prompts.get(entry.client_msg_id)
-        if seq is None:
+        prompt_id = entry.client_msg_id
+        prompt = session.pending.get(prompt_id)
+        if prompt is not None:
+            kept = self._keep(session, entry, -len(prompt.data))
+            del session.pending[prompt_id]
+            session.answered.add(prompt_id)
+        elif prompt_id in session.answered:
+            kept = self._keep(session, entry, 0)
+        else:
             raise PromptNotFound
-        answered = session.pending.get(seq)
-        kept = self._keep(session, entry, 0 if answered is None else -len(answered.data))
-        if answered is not None:
-            del session.pending[seq]
         session.responses[entry.message_id] = entry.fingerprint
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return KEPT
