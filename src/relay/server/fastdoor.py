@@ -208,7 +208,8 @@ class FastDoor(Serving):
 
     def handle_websocket_upgrade(self) -> None:
         """Let the fast sockets have it, unless there is anything unusual about it."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        # A socket is not told that the peer has stopped reading before: its frames would pile up without a bound.
+        if not self._is_free():
             self._refuse(BadRequest("an upgrade must wait for the answers to what was asked before"))
             return
         headers = dict(self.headers)
