@@ -39,12 +39,15 @@ class Connection(asyncio.Transport):
         self.protocol: Any = None
         self.written = b""
         self.paused = False
+        self.ended = False
         self.closing = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
 
     def write(self, data: Any) -> None:
+        if self.ended:
+            raise RuntimeError("write() after write_eof()")
         if not self.closing:
             self.written += data
 
@@ -64,7 +67,7 @@ class Connection(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Nobody is there to see it."""
+        self.ended = True
 
     def get_write_buffer_size(self) -> int:
         return 0

@@ -196,6 +196,25 @@ def test_who_sends_on_while_the_close_frame_comes_is_not_reset(compressing: Serv
             connection.sendall(b"x")
 
 
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        (frame(1, b"\xff") + PING, 1007),
+        (frame(1, b"\xff") + frame(1, b"{}"), 1007),
+        (PING * 150, 1008),
+        (PING * 150 + frame(8, b"\x03\xe8"), 1000),
+    ],
+    ids=["bad text, then a ping", "bad text, then another", "a flood", "a flood, then a close"],
+)
+def test_what_comes_with_a_fault_changes_nothing(compressing: Server, packet: bytes, code: int) -> None:
+    before = len(compressing.lines)
+    with raw(compressing, more=DEFLATE) as (connection, _):
+        connection.sendall(packet)
+        assert close_frame(connection)[0] == code
+    compressing.wait_for_line(f'client_disconnected.*"close_code":{code}')
+    assert not [line for line in compressing.lines[before:] if "Traceback" in line or "Fatal" in line]
+
+
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_a_deflate_bomb_is_not_inflated(compressing: Server, fragments: int) -> None:
     bomb = deflated(bytes(60 * 1024**2))

@@ -99,7 +99,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_events(self) -> None:
         frames = len(self.conn.events) if self.handshake_initiated else 0
         self._turn_frames += frames
-        if self._allowance.take(frames, self.loop.time()):
+        # A close among too many frames is the answer to them.
+        if self._allowance.take(frames, self.loop.time()) or self.conn.close_rcvd is not None:
             super().handle_events()
         elif not self.close_sent:
             self.conn.data_to_send()  # pongs
@@ -169,7 +170,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.hang_up(1011, "keepalive ping timeout")
 
     def handle_ping(self) -> None:
-        if self.writable.is_set():
+        if self.writable.is_set() and not self._deaf:
             super().handle_ping()
         else:
             self.conn.data_to_send()  # pongs for a peer that does not read would pile up
