@@ -87,7 +87,7 @@ def test_a_token_that_expires_is_looked_at_each_time() -> None:
 
 def test_only_a_few_are_remembered() -> None:
     known = KnownHeads()
-    heads = [b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(100)]
+    heads = [b"GET /ab%c HTTP/1.1\r\nHost: x\r\n\r\n" % letter for letter in range(ord("a"), ord("z") + 1)]
     for head in heads:
         known.learn(head, a_request())
     assert sum(known.find(head) is not None for head in heads) <= MAX_HEADS

@@ -25,7 +25,7 @@ LEAST_BYTES = 16
 """No request is shorter."""
 
 NAME_AT = 7
-"""A head is looked up by this byte, in which the endpoints differ."""
+"""A head is looked up by this byte, in which the endpoints differ that are called most."""
 
 HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)(?=[ \t]*(?:\r\n|$))", re.IGNORECASE)

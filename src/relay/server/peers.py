@@ -1,7 +1,7 @@
 """Watches over the connections of one process: how many there are, and that nobody holds one for nothing.
 
 A timer for each request would cost more than the rest of the watch. Connections only note how far they have come; one
-sweep, about once a second, looks at all of them and cuts those that have not come further for too long.
+sweep, about once a second, looks at them and cuts those that have not come further for too long.
 """
 
 from __future__ import annotations

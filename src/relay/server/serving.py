@@ -103,7 +103,7 @@ class Serving(HttpProtocol):
         task.add_done_callback(self.tasks.discard)
 
     def _refusal(self, error: BaseException) -> Answer:
-        self._runner = runner()  # the error has ended it
+        self._runner = runner()  # the error has ended it, if it came from there
         if isinstance(error, RelayError):
             self._door.telemetry.request_refused(error)
             return error_answer(error)
