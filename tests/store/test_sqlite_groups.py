@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError, StoreUnavailable
 from relay.models import MessageType
-from relay.store.base import NewEntry, Outcome, Store
+from relay.store.base import NewEntry, Outcome, Store, StoreLimits
 from relay.store.memory import MemoryStore
 from relay.store.sqlite import SqliteStore
 from relay.store.sqlite_journal import JOURNAL_BYTES
@@ -90,12 +90,14 @@ async def all_of(store: Store) -> list[Any]:
     return await together(store, questions)
 
 
-async def after_a_crash(store: SqliteStore, copy: Path, listening: Listening, **same: Any) -> SqliteStore:
+async def after_a_crash(
+    store: SqliteStore, copy: Path, listening: Listening, limits: StoreLimits = TIGHT, **same: Any
+) -> SqliteStore:
     """A store on the files as a killed process leaves them."""
     for suffix in ("", "-wal"):
         shutil.copy(f"{store._path}{suffix}", f"{copy}{suffix}")
     await store.close()
-    again = SqliteStore(copy, TIGHT, **same)
+    again = SqliteStore(copy, limits, **same)
     await again.open(listening)
     return again
 

@@ -150,11 +150,14 @@ class Draft:
             if session is None or not self._is_in_tables(session.number):
                 continue
             message = session.number, new.message_id
+            prompt = session.number, new.client_msg_id
             if new.kind is not PROMPT:
                 responses += message
-                prompts += session.number, new.client_msg_id
-            elif self._seen.perhaps(message) and message not in self._ids.prompts:
-                prompts += message
+            elif not self._seen.perhaps(message):
+                continue
+            # Of what is in memory the tables may have the id, but not yet the part that tells whether it waits.
+            if not any(prompt in ids.prompts for ids in self._places):
+                prompts += prompt
         known = Ids()
         for number, message_id, seq, pending in look_up_prompts(self.db, prompts):
             known.prompts[number, message_id] = seq
@@ -310,9 +313,10 @@ class Draft:
     def _forget(self) -> None:
         """Let the journal know which records went with their session, but for those that were moved before."""
         moved = self._move.counts() if self._move is not None else {}
-        for change in self._changes:
-            if change.gone:
-                self._journal.forget(self._mirror.records(change.session)[moved.get(change.session, 0) :])
+        gone = {change.session for change in self._changes if change.gone}
+        for session in gone:
+            self._journal.forget(self._mirror.records(session)[moved.get(session, 0) :])
+        self._journal.forget_ids(gone)
 
     def apply(self) -> Sequence[Record]:
         """Let the mirror know too, on the event loop. Returns what was kept, in order."""

@@ -3,17 +3,21 @@
 A full journal is moved as fast as messages come, a slice at a time, so that no group waits long. That happens in
 rounds, one after the other. A round goes through the sessions in the order of the tables: what is side by side there is
 moved together. When it ends, all that was in the journal when it began is in the tables, and the rows of that time are
-deleted, a few at a time. What an earlier process has left is moved before anything comes. Only the writer's thread uses
-this; the records themselves are in the mirror.
+deleted, a few at a time. If a session has too much for one slice its ids are moved by themselves, sorted: most ids are
+random, and with each slice they would go to all of its pages. What an earlier process has left is moved before anything
+comes. Only the writer's thread uses this; the records themselves are in the mirror.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 
+from relay.models import PROMPT
 from relay.store.base import Entry
 from relay.store.sqlite_seen import Id, Seen
 
@@ -63,10 +67,19 @@ class Steps(msgspec.Struct, frozen=True, array_like=True):
     changes: Sequence[Change] = ()
 
 
+IdRow = tuple[int, str, int | bytes]
+"""A session, the message_id of one of its prompts or responses, and the seq of that prompt or the response's
+fingerprint."""
+
+
 class Move(msgspec.Struct, frozen=True):
     """What goes with one group: the first records of some sessions, whose numbers rise, and rows that are done with."""
 
     records: Sequence[Record | Sequence[Record]]
+    apart: Mapping[int, int]
+    """Sessions whose ids up to such a seq are moved by themselves."""
+    ids: Sequence[IdRow]
+    """Those of them that go now."""
     messages: int
     done: int
     """So many of the sessions that are due in this round are through with it."""
@@ -86,6 +99,8 @@ class Round(msgspec.Struct, frozen=True):
     due: list[int]
     row: int
     changes: int
+    apart: dict[int, int] = {}
+    """The sessions that had too much for one slice, and the last seq of theirs that is due: see `Move`."""
 
 
 class Ids(msgspec.Struct):
@@ -98,6 +113,16 @@ class Ids(msgspec.Struct):
     answered: set[tuple[int, int]] = set()
     """The prompts, of the tables too, whose wait one of them has ended, by session and seq."""
 
+    def add(self, records: Iterable[Record]) -> None:
+        """Those of these records too."""
+        for record in records:
+            if record.kind is PROMPT:
+                self.prompts[record.number, record.message_id] = record.seq
+            else:
+                self.responses[record.number, record.message_id] = record.fingerprint
+                if record.answers:
+                    self.answered.add((record.number, record.answers))
+
 
 Held = Mapping[int, Record | Sequence[Record]]
 """The records that the tables do not have, by session and in the order of seq: one, or several."""
@@ -108,14 +133,16 @@ class Journal:
 
     What `seen` has noted of one that has failed does no harm.
 
-    A round may begin with one that fails; it goes on with the next. `held` are the records by session, as they were
-    before the transaction.
+    A round may begin with one that fails, and ids be set apart; it goes on with the next. `held` are the records by
+    session, as they were before the transaction.
     """
 
     def __init__(self) -> None:
         self.ids = Ids()
         self.old_ids = Ids()
         """Those that came before the round under way began: when it ends, the tables have them all."""
+        self.late_ids: list[IdRow] = []
+        """Those that are moved by themselves, the next one last. No round ends before they are."""
         self.seen = Seen(first_session=1)
         self.sizes: dict[int, tuple[int, Sequence[int]]] = {}
         """The oldest part of some logs: the seq of its first entry, and how many bytes each has."""
@@ -136,11 +163,17 @@ class Journal:
         """How many it has."""
         return len(self._rows)
 
-    def restore(self, last_row: int, sizes: Sequence[int], changes: int) -> None:
-        """It has these rows, of so many messages and changes, from an earlier process; the records are added apart."""
+    def restore(self, last_row: int, sizes: Sequence[int], changes: int, moved: Mapping[int, Sequence[Record]]) -> None:
+        """It has these rows, of so many messages and changes, from an earlier process; the records are added apart.
+
+        Those that were moved are in the tables, but their ids may not be.
+        """
         self.last_row = last_row
         self._rows.extend(sizes)
         self._changes = changes
+        for _, records in sorted(moved.items(), reverse=True):
+            self.ids.add(records)
+            self.late_ids += _late(records)
 
     def add(self, row: int, records: Sequence[Record], ids: Ids, changes: int) -> None:
         """It has these records, their ids and so many changes, in a row more unless this is the last one."""
@@ -163,17 +196,21 @@ class Journal:
         if over <= 0 and over_bytes <= 0:
             # What the last round has moved can go, unless another is under way: then that is done with its slices.
             row = self._row(SLICE_MESSAGES) if self._round is None else self._first_row - 1
-            return Move((), 0, 0, row) if row >= self._first_row else None
+            return Move((), {}, (), 0, 0, row) if row >= self._first_row else None
         if self._round is None:
             self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
-        return self._slice(self._round.due, min(max(SLICE_MESSAGES, over), MAX_SLICE), over_bytes, held)
+        elif self.late_ids and not self._round.due:
+            # An earlier process has left ids without messages. What has come since then goes with them.
+            self._round.due.extend(sorted(held, reverse=True))
+        return self._slice(self._round, min(max(SLICE_MESSAGES, over), MAX_SLICE), over_bytes, held)
 
-    def _slice(self, due: Sequence[int], least: int, least_bytes: int, held: Held) -> Move:
+    def _slice(self, under_way: Round, least: int, least_bytes: int, held: Held) -> Move:
         """The next so many messages that are due; more, but not too many, if those have not so many bytes."""
+        apart = under_way.apart
         chosen: list[Record | Sequence[Record]] = []
         messages = size = done = 0
-        for session in reversed(due):
+        for session in reversed(under_way.due):
             if messages >= least and (size >= least_bytes or messages >= MAX_SLICE):
                 break
             records = held.get(session)
@@ -191,9 +228,14 @@ class Journal:
                 if least_bytes > 0:
                     size += _bytes(its)
                 if len(its) < len(records) and self._is_due(records[len(its)]):
+                    if session not in apart:
+                        its_due = records[: bisect(records, 0, key=lambda record: not self._is_due(record))]
+                        apart[session] = its_due[-1].seq
+                        self.late_ids[:0] = _late(its_due)
                     break
             done += 1
-        return Move(chosen, messages, done, self._row(max(SLICE_MESSAGES, messages)))
+        count = max(SLICE_MESSAGES, messages)
+        return Move(chosen, apart, self.late_ids[: -count - 1 : -1], messages, done, self._row(count))
 
     def _is_due(self, record: Record) -> bool:
         """Whether it was there when the round began."""
@@ -220,10 +262,11 @@ class Journal:
             self._rows.popleft()
         self.messages -= move.messages
         self.bytes -= size
+        del self.late_ids[len(self.late_ids) - len(move.ids) :]
         if self._round is not None:
             due = self._round.due
             del due[len(due) - move.done :]
-            if not due:
+            if not due and not self.late_ids:
                 self._end(self._round)
 
     def forget(self, left: Sequence[Record]) -> None:
@@ -231,6 +274,11 @@ class Journal:
         self.messages -= len(left)
         self.bytes -= _bytes(left)
         self._changes += len(left)  # until a round ends they are in its rows all the same, and their ids in memory
+
+    def forget_ids(self, gone: Collection[int]) -> None:
+        """These sessions are gone: the tables need no ids of theirs."""
+        if gone and self.late_ids:
+            self.late_ids = [row for row in self.late_ids if row[0] not in gone]
 
     def _end(self, ended: Round) -> None:
         self._done_row = ended.row
@@ -247,6 +295,16 @@ def _first(records: Sequence[Record], least: int, least_bytes: int) -> Sequence[
         size += len(records[count].data)
         count += 1
     return records[:count]
+
+
+def _late(records: Sequence[Record]) -> list[IdRow]:
+    """The ids of these records, of one session, the next one last."""
+    rows: list[IdRow] = [
+        (record.number, record.message_id, record.seq if record.kind is PROMPT else record.fingerprint)
+        for record in records
+    ]
+    rows.sort(key=itemgetter(1), reverse=True)
+    return rows
 
 
 def _bytes(records: Sequence[Record]) -> int:

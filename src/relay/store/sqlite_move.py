@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay.models import PROMPT
-from relay.store.sqlite_journal import Move, Record
+from relay.store.sqlite_journal import IdRow, Move, Record
 from relay.store.sqlite_mirror import Session
 from relay.store.sqlite_tables import encode_entries, has_large, insert, is_large
 
@@ -42,7 +42,8 @@ def move_records(db: sqlite3.Connection, move: Move, sessions: Mapping[str, Sess
         if isinstance(records, Record):
             rows.add_single(records)
         else:
-            rows.add(records)
+            rows.add(records, move.apart.get(first.number, 0))
+    rows.add_ids(move.ids)
     rows.write(db)
     db.execute("DELETE FROM journal WHERE id <= ?", (move.row,))
     return rows.piece, rows.bytes
@@ -67,9 +68,12 @@ class _Rows:
         """A session that the tables do not have."""
         self._sessions += session.number, session.session_id, session.epoch, session.created_ms, session.active_ms
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Records of one session."""
-        waiting = self._add_ids(records)
+    def add(self, records: Sequence[Record], apart: int = 0) -> None:
+        """Records of one session, whose ids up to the seq `apart` are added by themselves."""
+        waiting = self._waiting(records)
+        for record in records if apart < records[-1].seq else ():
+            if record.seq > apart:
+                self._add_id(record)
         self.bytes += sum([len(record.data) for record in records])
         if records[-1].floor or has_large(records):
             self._add_between(records, waiting)
@@ -84,7 +88,8 @@ class _Rows:
             return
         self.bytes += len(record.data)
         session, seq, ts = record.number, record.seq, record.ts
-        waits = self._add_id(record)
+        waits = record.kind is PROMPT
+        self._add_id(record)
         if record.answers:
             self._answered.append({"session": session, "seq": record.answers})
         self.piece += 1
@@ -110,11 +115,16 @@ class _Rows:
         if floor:
             self._dropped.append({"session": newest.number, "floor": floor, "newest": newest.seq})
 
-    def _add_ids(self, records: Sequence[Record]) -> set[int]:
+    def add_ids(self, ids: Sequence[IdRow]) -> None:
+        """Ids that are moved by themselves."""
+        self._prompts += [value for row in ids if isinstance(row[2], int) for value in row]
+        self._responses += [value for row in ids if isinstance(row[2], bytes) for value in row]
+
+    def _waiting(self, records: Sequence[Record]) -> set[int]:
         """The seqs of the prompts among them that wait."""
         waiting: set[int] = set()
         for record in records:
-            if self._add_id(record):
+            if record.kind is PROMPT:
                 waiting.add(record.seq)
             elif record.answers in waiting:
                 waiting.remove(record.answers)
@@ -122,13 +132,11 @@ class _Rows:
                 self._answered.append({"session": record.number, "seq": record.answers})
         return waiting
 
-    def _add_id(self, record: Record) -> bool:
-        """Whether it is a prompt."""
+    def _add_id(self, record: Record) -> None:
         if record.kind is PROMPT:
             self._prompts += record.number, record.message_id, record.seq
-            return True
-        self._responses += record.number, record.message_id, record.fingerprint
-        return False
+        else:
+            self._responses += record.number, record.message_id, record.fingerprint
 
     def _add_part(self, records: Sequence[Record], waiting: set[int]) -> None:
         if not records:
@@ -147,8 +155,9 @@ class _Rows:
         insert(db, "piece (id, entries)", self._pieces)
         columns = "session, last, first, piece, min_ts, max_ts, waiting, floor, bytes, pending, active_ms"
         insert(db, f"part ({columns})", self._parts)
-        insert(db, "prompt (session, message_id, seq)", self._prompts)
-        insert(db, "response (session, message_id, fingerprint)", self._responses)
+        # After a crash some come again: those of records that were moved, of which nobody knows whether their ids were.
+        insert(db, "prompt (session, message_id, seq)", self._prompts, again=True)
+        insert(db, "response (session, message_id, fingerprint)", self._responses, again=True)
         if self._large and db.executemany(_MOVED_LARGE, self._large).rowcount != len(self._large):
             raise sqlite3.IntegrityError("a large message is not where it was written")
         for statement, values in (

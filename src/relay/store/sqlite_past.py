@@ -2,14 +2,13 @@
 
 Rows of the journal are deleted oldest first, and some time after they were moved. So a record may be of a past that the
 tables already know, but whatever came after it is in the journal too: to go through all of it ends at what was last.
+Only the ids of such a record may be missing there.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 
-from relay.models import PROMPT
 from relay.store.sqlite_journal import Change, Ids, Journal, Record
 from relay.store.sqlite_mirror import Mirror, Session
 from relay.store.sqlite_seen import Seen
@@ -22,6 +21,7 @@ class Past:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._sessions = {session.number: session for session in load_sessions(db)}
         self._records: dict[int, list[Record]] = {}  # those that the tables do not have, by session
+        self._moved: dict[int, list[Record]] = {}  # the others
         self._next_id = max(self._sessions, default=0) + 1
         self._last_row = 0
         self._sizes: list[int] = []  # of the rows
@@ -44,10 +44,12 @@ class Past:
         mirror.next_id = self._next_id
         journal.last_piece = self._last_piece
         journal.seen = Seen(self._next_id)
-        journal.restore(self._last_row, self._sizes, self._changes)
+        journal.restore(self._last_row, self._sizes, self._changes, self._moved)
         for records in self._records.values():
             mirror.add(records)
-            journal.add(journal.last_row, records, _ids(records), changes=0)
+            ids = Ids()
+            ids.add(records)
+            journal.add(journal.last_row, records, ids, changes=0)
 
     def _keep(self, record: Record) -> None:
         self._next_id = max(self._next_id, record.number + 1)
@@ -56,8 +58,11 @@ class Past:
             first = Session(record.number, record.session_id, record.epoch, 0, 0, 0, 0, active_ms, active_ms)
             self._sessions[record.number] = first
         session = self._sessions.get(record.number)
-        if session is None or seq != session.seq + 1:
-            return  # the tables have it, or the session is gone
+        if session is None:
+            return  # it is gone
+        if seq <= session.seq:
+            self._moved.setdefault(record.number, []).append(record)
+            return
         active_ms = max(session.active_ms, active_ms)
         session.follow(record)
         session.active_ms = active_ms
@@ -72,15 +77,3 @@ class Past:
         elif session is not None:
             session.epoch = change.epoch
             session.active_ms = max(session.active_ms, change.active_ms)
-
-
-def _ids(records: Iterable[Record]) -> Ids:
-    ids = Ids()
-    for record in records:
-        if record.kind is PROMPT:
-            ids.prompts[record.number, record.message_id] = record.seq
-        else:
-            ids.responses[record.number, record.message_id] = record.fingerprint
-            if record.answers:
-                ids.answered.add((record.number, record.answers))
-    return ids

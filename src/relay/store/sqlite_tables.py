@@ -169,20 +169,21 @@ def forget_sessions(db: sqlite3.Connection, sessions: Iterable[Session]) -> None
     db.executemany("DELETE FROM session WHERE id = ?", ids)
 
 
-def insert(db: sqlite3.Connection, into: str, values: Sequence[Any]) -> None:
+def insert(db: sqlite3.Connection, into: str, values: Sequence[Any], *, again: bool = False) -> None:
     """Insert rows, whose values are given one after the other, into a table with these columns.
 
-    In pieces of a power of two: so there are few statements, and all stay prepared.
+    Rows that are there are an error unless they may come again. In pieces of a power of two: so there are few
+    statements, and all stay prepared.
     """
     width = into.count(",") + 1
     done = 0
     while left := len(values) // width - done:
         count = min(MAX_ROWS, 1 << (left.bit_length() - 1))
-        db.execute(_insertion(into, width, count), values[done * width : (done + count) * width])
+        db.execute(_insertion(into, width, count, again=again), values[done * width : (done + count) * width])
         done += count
 
 
 @cache
-def _insertion(into: str, width: int, rows: int) -> str:
+def _insertion(into: str, width: int, rows: int, *, again: bool) -> str:
     row = f"({','.join('?' * width)})"
-    return f"INSERT INTO {into} VALUES {','.join([row] * rows)}"  # noqa: S608  # our own names
+    return f"INSERT {'OR IGNORE ' if again else ''}INTO {into} VALUES {','.join([row] * rows)}"  # noqa: S608  # our own names
