@@ -33,7 +33,7 @@ static void next_request(conn *c) {
     /* A prime step visits all sessions in an order that no cache foresees. */
     long any = i * 7919 % sessions;
     if (!strcmp(kind, "seed")) post_prompt(c, i, "seed");
-    else if (!strcmp(kind, "prompt")) post_prompt(c, any, new_id("c").bytes);
+    else if (!strcmp(kind, "prompt")) post_prompt(c, any, new_id().bytes);
     else if (!strcmp(kind, "answer")) post_answer(c, any, "seed");
     else get_page(c, 0, page_offset);
 }
@@ -181,7 +181,7 @@ static void begin_trip(pair *p, int i) {
     if (!(p->accepted && p->heard && p->polling) || !ready_to_go) return;
     p->accepted = p->heard = false;
     p->began_ns = now_ns();
-    strcpy(p->prompt_id, new_id("c").bytes);
+    strcpy(p->prompt_id, new_id().bytes);
     post_prompt(p->client, i, p->prompt_id);
 }
 
@@ -278,7 +278,7 @@ static void herd(void) {
         if (warm && !began_ns) begin(); /* the first time pays for what is built only once */
         for (long i = 0; i < polls; i++) poll_prompts(agents[i], 0), pump(0);
         wait_until_quiet();
-        strcpy(herd_prompt, new_id("c").bytes);
+        strcpy(herd_prompt, new_id().bytes);
         prompted_ns = now_ns();
         polls_answered = prompts_taken = 0;
         post_prompt(client, 0, herd_prompt);

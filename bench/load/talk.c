@@ -51,9 +51,20 @@ static line path_of(const char *what, long i) {
     return l;
 }
 
-line new_id(const char *kind) {
+/* One number for each other one, in no order (splitmix64). */
+static uint64_t scrambled(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+/* Random, as most clients' are: ids that rise are easier on an index. */
+line new_id(void) {
+    uint64_t high = scrambled(++last_id), low = scrambled(high);
     line l;
-    snprintf(l.bytes, sizeof l, "%s%020llu", kind, (unsigned long long)++last_id);
+    snprintf(l.bytes, sizeof l, "%08x-%04x-4%03x-8%03x-%012llx", (unsigned)(high >> 32), (unsigned)(high >> 16 & 0xffff),
+             (unsigned)(high & 0xfff), (unsigned)(low >> 52), (unsigned long long)(low & 0xffffffffffff));
     return l;
 }
 
@@ -72,7 +83,7 @@ void post_answer(conn *c, long session, const char *prompt_id) {
     int n = snprintf(body, sizeof body,
                      "{\"session_id\":\"%s\",\"client_msg_id\":\"%s\",\"assistant_msg_id\":\"%s\","
                      "\"text\":\"T=%020llu;" PADDING "\",\"metadata\":{\"model\":\"m1\"}}",
-                     session_name(session).bytes, prompt_id, new_id("a").bytes, (unsigned long long)now_ns());
+                     session_name(session).bytes, prompt_id, new_id().bytes, (unsigned long long)now_ns());
     post(c, nchan ? path_of("/pub/r_", session).bytes : "/response", body, n);
 }
 

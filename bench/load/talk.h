@@ -15,7 +15,7 @@ void talk_start(char **arguments); /* name=value, as the top of load.c tells */
 const char *text_option(const char *name, const char *otherwise);
 double option(const char *name, double otherwise);
 
-line new_id(const char *kind);
+line new_id(void);
 void post_prompt(conn *c, long session, const char *id);
 void post_answer(conn *c, long session, const char *prompt_id);
 void get_page(conn *c, long session, long offset);
