@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from relay.models import PROMPT
 from relay.store import sqlite_journal
 from relay.store.base import Outcome
 from relay.store.memory import MemoryStore
@@ -40,10 +41,7 @@ def names(count: int, seed: int = 1) -> list[str]:
 
 
 def records(ids: list[str]) -> list[Record]:
-    return [
-        Record(seq, kind, 1, b"{}", 7, "s1", "e", 0, 2, 1, 0, each, b"", 1)
-        for seq, (each, kind) in enumerate(((each, a_prompt().kind) for each in ids), 1)
-    ]
+    return [Record(seq, PROMPT, 1, b"{}", 7, "s1", "e", 0, 2, 1, 0, each, b"", 1) for seq, each in enumerate(ids, 1)]
 
 
 def full_journal(its: list[Record]) -> Journal:

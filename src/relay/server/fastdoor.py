@@ -63,7 +63,7 @@ class FastDoor(Serving):
         if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
             return
-        # Only if free (`_is_free`): what is found may be the very request that is being served.
+        # Only if free (`_is_free`, without its call): what is found may be the very request that is being served.
         if (cycle is None or cycle.response_complete) and not self.flow.write_paused:
             request = self._known.find(data)
             if request is not None:

@@ -75,16 +75,16 @@ fingerprint."""
 class Move(msgspec.Struct, frozen=True):
     """What goes with one group: the first records of some sessions, whose numbers rise, and rows that are done with."""
 
-    records: Sequence[Record | Sequence[Record]]
-    apart: Mapping[int, int]
-    """Sessions whose ids up to such a seq are moved by themselves."""
-    ids: Sequence[IdRow]
-    """Those of them that go now."""
-    messages: int
-    done: int
-    """So many of the sessions that are due in this round are through with it."""
     row: int
     """The rows up to this one are deleted."""
+    records: Sequence[Record | Sequence[Record]] = ()
+    apart: Mapping[int, int] = {}
+    """Sessions whose ids up to such a seq are moved by themselves."""
+    ids: Sequence[IdRow] = ()
+    """Those of them that go now."""
+    messages: int = 0
+    done: int = 0
+    """So many of the sessions that are due in this round are through with it."""
 
     def counts(self) -> dict[int, int]:
         """How many records of each session are moved."""
@@ -196,7 +196,7 @@ class Journal:
         if over <= 0 and over_bytes <= 0:
             # What the last round has moved can go, unless another is under way: then that is done with its slices.
             row = self._row(SLICE_MESSAGES) if self._round is None else self._first_row - 1
-            return Move((), {}, (), 0, 0, row) if row >= self._first_row else None
+            return Move(row) if row >= self._first_row else None
         if self._round is None:
             self._round = Round(sorted(held, reverse=True), self.last_row, self._changes)
             self.ids, self.old_ids = Ids(), self.ids
@@ -235,7 +235,8 @@ class Journal:
                     break
             done += 1
         count = max(SLICE_MESSAGES, messages)
-        return Move(chosen, apart, self.late_ids[: -count - 1 : -1], messages, done, self._row(count))
+        ids = self.late_ids[: -count - 1 : -1]
+        return Move(self._row(count), chosen, apart=apart, ids=ids, messages=messages, done=done)
 
     def _is_due(self, record: Record) -> bool:
         """Whether it was there when the round began."""
