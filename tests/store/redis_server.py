@@ -154,6 +154,9 @@ def replica_of(master: RedisServer, folder: Path) -> RedisServer:
     """A server that has everything that the master has."""
     replica = RedisServer(folder, "--replicaof", f"127.0.0.1 {master.port}")
     wait_until(lambda: master.info("replication").get("slave0", {}).get("state") == "online", "no replica comes")
+    # The master says so as soon as it has sent everything. On a busy machine it takes a while to be loaded, and until
+    # then nothing is confirmed.
+    wait_until(lambda: replica.info("replication")["master_link_status"] == "up", "the replica does not load")
     return replica
 
 
