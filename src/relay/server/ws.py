@@ -164,12 +164,10 @@ class Sockets:
             reader.cancel()
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-        if subscriber.close_code is not None or reader.cancelled():
-            return subscriber.close_code or CLOSE_ABNORMAL
-        return reader.result()
+        return (subscriber.close_code or CLOSE_ABNORMAL) if reader.cancelled() else reader.result()
 
     async def _read(self, receive: Receive, subscriber: Subscriber, *, counted_below: bool) -> int:
-        """Hear what the client says; returns the code with which it closes."""
+        """Hear what the client says; returns the code of whoever closed first, it or we."""
         now = asyncio.get_running_loop().time
         allowance = None if counted_below else Allowance(self._max_frames_per_second, now())
         for count in itertools.count(1):
@@ -187,7 +185,7 @@ class Sockets:
                 subscriber.notify(reply)
             if count % FRAMES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return int(message.get("code") or CLOSE_ABNORMAL)
+        return subscriber.close_code or int(message.get("code") or CLOSE_ABNORMAL)
 
     async def _write(self, send: Send, subscriber: Subscriber) -> None:
         """Tell the client what there is to tell, then close."""
