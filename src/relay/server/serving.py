@@ -18,15 +18,14 @@ from relay.errors import RelayError
 from relay.server.asgi import AsgiDoor, pieces
 from relay.server.drive import runner
 from relay.server.fastfeed import SOCKETS_KEY
-from relay.server.fastrequest import FastCycle, FastRequest, Heads
+from relay.server.fastrequest import FastCycle, FastRequest
+from relay.server.heads import HEADS
 from relay.server.http import INTERNAL_ERROR, PIECE_BYTES, Answer, Reply, as_answer, error_answer
 from relay.server.outbox import Outbox
 from relay.server.protocols import HttpProtocol
 
 DOOR_KEY = "relay.door"
 """Where a protocol object finds the endpoints in the state that the application gives to its server."""
-
-HEADS = Heads()
 
 
 class Serving(HttpProtocol):

@@ -1,10 +1,10 @@
-"""server/fastrequest.py: the usual head of an answer is the one that any answer of its kind has."""
+"""server/heads.py: the usual head of an answer is the one that any answer of its kind has."""
 
 from __future__ import annotations
 
 import pytest
 
-from relay.server.fastrequest import MAX_REMEMBERED_LENGTH, Heads
+from relay.server.heads import MAX_REMEMBERED_LENGTH, Heads
 from relay.server.http import Answer
 
 NOON = [(b"date", b"Tue, 17 Nov 2026 12:00:00 GMT"), (b"server", b"100%d")]
