@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from starlette.types import Message
 
-from relay.server.asgi import messages
-from relay.server.http import PIECE_BYTES, Answer, Reply, in_parts
+from relay.server.asgi import messages, send_answer
+from relay.server.http import PIECE_BYTES, Answer, Reply, as_answer, in_parts
 
 HALF = b"x" * (PIECE_BYTES // 2)
 
@@ -21,17 +22,22 @@ HALF = b"x" * (PIECE_BYTES // 2)
     ],
 )
 def test_a_body_in_parts_is_sent_in_pieces_if_it_is_large(reply: Reply, sent: list[bytes]) -> None:
-    start, *rest = messages(reply, ())
+    start, *rest = messages(as_answer(reply))
     assert dict(start["headers"])[b"content-length"] == b"%d" % sum(map(len, sent))
     assert [message["body"] for message in rest] == sent
     assert [message.get("more_body", False) for message in rest] == [True] * (len(rest) - 1) + [False]
 
 
-def test_what_is_special_comes_after_what_every_answer_has() -> None:
-    answer = Answer(429, b"{}", headers=((b"retry-after", b"1"),))
-    start, _ = messages(answer, ((b"vary", b"origin"),))
-    assert start["status"] == 429
-    assert start["headers"] == [
+async def test_what_is_special_comes_after_what_every_answer_has() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await send_answer(Answer(429, b"{}", headers=((b"retry-after", b"1"),)), send, ((b"vary", b"origin"),))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 429
+    assert sent[0]["headers"] == [
         (b"content-type", b"application/json"),
         (b"content-length", b"2"),
         (b"cache-control", b"no-store"),
@@ -41,6 +47,6 @@ def test_what_is_special_comes_after_what_every_answer_has() -> None:
 
 
 def test_an_answer_without_content_does_not_describe_it() -> None:
-    start, end = messages(Answer(204, b""), ())
+    start, end = messages(Answer(204, b""))
     assert start["headers"] == [(b"cache-control", b"no-store")]
     assert end["body"] == b""

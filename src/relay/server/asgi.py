@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from msgspec.structs import replace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.core.relay import ClientGone
@@ -26,8 +27,18 @@ from relay.server.asgirequest import AsgiHead, AsgiRequest, head_of, is_utf8_pat
 from relay.server.auth import ANY_ROLE, Caller
 from relay.server.guard import Guard
 from relay.server.hangups import HangUps
-from relay.server.http import INTERNAL_ERROR, JSON, PIECE_BYTES, Answer, Headers, Reply, Route, error_answer
-from relay.server.onewrite import envelope
+from relay.server.http import (
+    INTERNAL_ERROR,
+    NO_CONTENT,
+    PIECE_BYTES,
+    Answer,
+    Headers,
+    Reply,
+    Route,
+    as_answer,
+    error_answer,
+)
+from relay.server.onewrite import write_whole
 from relay.server.pages import with_page_headers
 from relay.server.peers import LEAVE_SECONDS
 from relay.server.telemetry import Telemetry
@@ -43,7 +54,6 @@ LINGER_BYTES = 256 * 1024**2
 caller, still sending, would never see why."""
 
 CLOSE = (b"connection", b"close")
-JSON_TYPE = (b"content-type", JSON)
 NO_STORE = (b"cache-control", b"no-store")
 
 
@@ -157,7 +167,7 @@ class AsgiDoor:
             return
         methods = ", ".join(self.methods(route_path(scope))).encode()
         await send_answer(
-            Answer(204, b"", headers=((b"access-control-allow-methods", methods), *PREFLIGHT)), send, headers
+            Answer(NO_CONTENT, b"", headers=((b"access-control-allow-methods", methods), *PREFLIGHT)), send, headers
         )
 
 
@@ -170,30 +180,24 @@ def route_path(scope: Scope) -> str:
 
 async def send_answer(answer: Reply, send: Send, more_headers: Headers = ()) -> None:
     """Send a whole answer, a large one as fast as the caller reads it."""
-    together = envelope(send) if isinstance(answer, bytes) or not answer.is_long else None
-    try:
-        for message in messages(answer, more_headers):
+    if more_headers:
+        said = as_answer(answer)
+        answer = replace(said, headers=(*said.headers, *more_headers))
+    if not write_whole(answer, send):
+        for message in messages(as_answer(answer)):
             await send(message)
-    finally:
-        if together is not None:
-            together.seal()
 
 
-def messages(reply: Reply, more_headers: Headers) -> Iterable[Message]:
+def messages(answer: Answer) -> Iterable[Message]:
     """An answer in ASGI's words. The pieces of a large body are put together as they are asked for."""
-    if isinstance(reply, bytes):
-        return _start(200, (JSON_TYPE, (b"content-length", b"%d" % len(reply)), NO_STORE), more_headers), _end(reply)
-    parts = [reply.body] if isinstance(reply.body, bytes) else reply.body
-    described = ((b"content-type", reply.content_type), (b"content-length", b"%d" % sum(map(len, parts))))
-    headers = (*(() if reply.status == 204 else described), NO_STORE, *reply.headers)
-    start = _start(reply.status, headers, more_headers)
-    if reply.is_long:
+    parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
+    length = (b"content-length", b"%d" % sum(map(len, parts)))
+    described = () if answer.status == NO_CONTENT else ((b"content-type", answer.content_type), length)
+    headers = [*described, NO_STORE, *answer.headers]
+    start: Message = {"type": "http.response.start", "status": answer.status, "headers": headers}
+    if answer.is_long:
         return chain([start], map(_piece, pieces(parts)), [_end(b"")])
     return start, _end(parts[0])
-
-
-def _start(status: int, headers: Headers, more_headers: Headers) -> Message:
-    return {"type": "http.response.start", "status": status, "headers": [*headers, *more_headers]}
 
 
 def _end(body: bytes) -> Message:

@@ -36,8 +36,13 @@ class Heads:
             self._usual[length] = head
         return head
 
+    def whole(self, answer: Answer, defaults: Sequence[tuple[bytes, bytes]], *, close: bool = False) -> bytes:
+        """Any answer that is not long, with its head."""
+        assert isinstance(answer.body, bytes)
+        return self.any(defaults, answer, len(answer.body), close=close) + answer.body
+
     def any(self, defaults: Sequence[tuple[bytes, bytes]], answer: Answer, length: int, *, close: bool) -> bytes:
-        """That of any answer, whole."""
+        """The head of any answer."""
         described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
         end = ((b"connection", b"close"),) if close else ()
         every = (*defaults, *described, (b"cache-control", b"no-store"), *answer.headers, *end)

@@ -16,6 +16,8 @@ from relay.server.auth import Access, Caller
 from relay.wire import encode
 
 JSON = b"application/json"
+NO_CONTENT = 204
+"""The status of an answer that has no body, and so does not describe one."""
 Headers = tuple[tuple[bytes, bytes], ...]
 
 PIECE_BYTES = 65_536

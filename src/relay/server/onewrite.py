@@ -1,9 +1,10 @@
-"""Under uvicorn: the head and the body of an answer in one write.
+"""Under uvicorn: a whole answer in one write, without telling uvicorn of it in two messages first.
 
-uvicorn writes the head as soon as it is told of it, and uvloop what it is given at once: two system calls for each
-answer, each of which wakes the peer. Together they take a third of all the time that the ASGI door needs for a request.
-ASGI has no word for "the body comes at once", so uvicorn's own object for the request is given an envelope in place of
-its connection while it is told of both. Any other server, or a middleware's `send`, is left alone.
+uvicorn looks twice at each header that it is told of, and writes the head as soon as it has it: two system calls for
+each answer, each of which wakes the peer. Together that takes almost half of the time that the ASGI door needs for a
+prompt. ASGI has no word for "this is all of it". So what uvicorn would write is written here, and its own object for
+the request is left as both messages would have left it. Any other server, a middleware's `send` and whatever is not
+simple are left alone.
 """
 
 from __future__ import annotations
@@ -11,42 +12,35 @@ from __future__ import annotations
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-
-class Envelope:
-    """What uvicorn's object for a request sees of its connection: it may write to it and close it."""
-
-    __slots__ = ("_cycle", "_head", "_transport")
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._head = b""
-        cycle.transport = self  # type: ignore[assignment]
-
-    def write(self, data: bytes) -> None:
-        """Keep the head; with the body behind it, write both."""
-        if self._head:
-            self._post(data)
-        else:
-            self._head = data
-
-    def close(self) -> None:
-        """Close the connection, behind its last answer."""
-        self._post()
-        self._transport.close()
-
-    def seal(self) -> None:
-        """Leave the connection to uvicorn again."""
-        self._cycle.transport = self._transport
-        self._post()
-
-    def _post(self, body: bytes = b"") -> None:
-        if self._head:
-            self._transport.write(self._head + body)
-            self._head = b""
+from relay.server.heads import HEADS
+from relay.server.http import NO_CONTENT, Reply
 
 
-def envelope(send: Send) -> Envelope | None:
-    """To be sealed when an answer has been sent by `send`; None if that is not uvicorn's own, or has to wait."""
+def write_whole(answer: Reply, send: Send) -> bool:
+    """Write the answer, and let uvicorn know that it was; False, and nothing has happened, if that is not for us."""
     cycle = getattr(send, "__self__", None)
-    return Envelope(cycle) if type(cycle) is RequestResponseCycle and not cycle.flow.write_paused else None
+    if type(cycle) is not RequestResponseCycle or not _is_simple(cycle):
+        return False
+    if isinstance(answer, bytes):
+        data = HEADS.usual(answer, cycle.default_headers)
+    elif answer.is_long or answer.status == NO_CONTENT:
+        return False
+    else:
+        data = HEADS.whole(answer, cycle.default_headers)
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write(data)
+    cycle.response_started = cycle.response_complete = True
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
+
+
+def _is_simple(cycle: RequestResponseCycle) -> bool:
+    """Whether uvicorn would write head and body at once, and nothing else: no line in its log, and no end after it."""
+    return (
+        cycle.keep_alive
+        and not cycle.access_log
+        and not cycle.disconnected
+        and not cycle.flow.write_paused
+        and cycle.scope["method"] != "HEAD"
+    )

@@ -152,8 +152,7 @@ class Serving(HttpProtocol):
 
     def _whole(self, answer: Answer, *, close: bool) -> bytes:
         """An answer that is not the usual one, as it goes over the wire."""
-        assert isinstance(answer.body, bytes)
-        return self._head(answer, len(answer.body), close=close) + answer.body
+        return self._heads.whole(answer, self.server_state.default_headers, close=close)
 
     def write_now(self) -> None:
         """Write what is due at the end of this turn. To be called before anything else is written or closed."""
