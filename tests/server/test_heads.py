@@ -14,7 +14,7 @@ LATER = [(b"date", b"Tue, 17 Nov 2026 12:00:01 GMT")]
 @pytest.mark.parametrize("length", [0, 2, 99, 100, MAX_REMEMBERED_LENGTH, MAX_REMEMBERED_LENGTH + 1, 70_000])
 def test_the_usual_answer_looks_like_any_other(length: int) -> None:
     heads, body = Heads(), b"x" * length
-    whole = heads.any(NOON, Answer(200, body), length, close=False) + body
+    whole = heads.whole(Answer(200, body), NOON)
     assert heads.usual(body, NOON) == whole
     assert heads.usual(body, NOON) == whole, "also when it is remembered"
 

@@ -39,9 +39,9 @@ class Heads:
     def whole(self, answer: Answer, defaults: Sequence[tuple[bytes, bytes]], *, close: bool = False) -> bytes:
         """Any answer that is not long, with its head."""
         assert isinstance(answer.body, bytes)
-        return self.any(defaults, answer, len(answer.body), close=close) + answer.body
+        return self.any(answer, len(answer.body), defaults, close=close) + answer.body
 
-    def any(self, defaults: Sequence[tuple[bytes, bytes]], answer: Answer, length: int, *, close: bool) -> bytes:
+    def any(self, answer: Answer, length: int, defaults: Sequence[tuple[bytes, bytes]], *, close: bool) -> bytes:
         """The head of any answer."""
         described = ((b"content-type", answer.content_type), (b"content-length", b"%d" % length))
         end = ((b"connection", b"close"),) if close else ()

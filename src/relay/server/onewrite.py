@@ -1,7 +1,7 @@
 """Under uvicorn: a whole answer in one write, without telling uvicorn of it in two messages first.
 
 uvicorn looks twice at each header that it is told of, and writes the head as soon as it has it: two system calls for
-each answer, each of which wakes the peer. Together that takes almost half of the time that the ASGI door needs for a
+each answer, each of which wakes the peer. Together that was a fifth of all the time that the ASGI door needs for a
 prompt. ASGI has no word for "this is all of it". So what uvicorn would write is written here, and its own object for
 the request is left as both messages would have left it. Any other server, a middleware's `send` and whatever is not
 simple are left alone.

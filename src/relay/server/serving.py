@@ -146,7 +146,7 @@ class Serving(HttpProtocol):
         self.on_response_complete()
 
     def _head(self, answer: Answer, length: int, *, close: bool) -> bytes:
-        return self._heads.any(self.server_state.default_headers, answer, length, close=close)
+        return self._heads.any(answer, length, self.server_state.default_headers, close=close)
 
     # Writing
 
