@@ -7,7 +7,7 @@ from typing import Any
 from relay.config import Settings
 from relay.models import MessageType, Number
 from relay.store.base import Entry, NewEntry, StoreLimits
-from relay.wire import NewPrompt, NewResponse, encode_message, fingerprint
+from relay.wire import NewPrompt, NewResponse, encode_message, meaning
 
 GENEROUS = StoreLimits(
     history=True,
@@ -44,7 +44,7 @@ def a_response(
     """A response for a store."""
     new = NewResponse(session_id=session_id, assistant_msg_id=message_id, client_msg_id=to, text=text, ts=ts)
     data = encode_message(new)
-    return NewEntry(session_id, MessageType.ASSISTANT, message_id, to, ts, data, now_ms, fingerprint(new))
+    return NewEntry(session_id, MessageType.ASSISTANT, message_id, to, ts, data, now_ms, meaning(new))
 
 
 class Listening:

@@ -25,10 +25,12 @@ from relay.models import (
 from relay.wire import (
     MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
+    Meaning,
     decode_prompt,
     decode_response,
     encode_message,
     fingerprint,
+    meaning,
 )
 
 Body = dict[str, Any]
@@ -252,20 +254,20 @@ def test_size_is_counted_in_bytes_of_utf8() -> None:
         decode_prompt(json.dumps({"session_id": "s", "prompt": "é" * 65_536 + "x"}).encode())
 
 
-# Fingerprints
+# What a response says
 
 
-def finger(client_msg_id: str = "p1", said: str = "x", meta: str = "") -> bytes:
+def what(client_msg_id: str = "p1", said: str = "x", meta: str = "") -> Meaning:
     body = json.dumps({"session_id": "s", "client_msg_id": client_msg_id, "text": said})
-    return fingerprint(decode_response((body[:-1] + (f',"metadata":{meta}' if meta else "") + "}").encode()))
+    return meaning(decode_response((body[:-1] + (f',"metadata":{meta}' if meta else "") + "}").encode()))
 
 
-def test_the_same_meaning_has_the_same_fingerprint() -> None:
-    assert finger() == finger(meta="null")
-    assert finger(meta='{"a":1,"b":[1.50,"é"]}') == finger(meta='{ "b":[1.5,"\\u00e9"], "a":1 }')
+def test_two_spellings_of_the_same_have_the_same_meaning() -> None:
+    assert what() == what(meta="null")
+    assert what(meta='{"a":1,"b":[1.50,"é"]}') == what(meta='{ "b":[1.5,"\\u00e9"], "a":1 }')
 
 
-def test_another_meaning_has_another_fingerprint() -> None:
+def test_another_meaning_is_another_and_has_another_fingerprint() -> None:
     metas = [
         "",
         "{}",
@@ -277,6 +279,8 @@ def test_another_meaning_has_another_fingerprint() -> None:
         '{"a":[1]}',
         '{"a":18446744073709551617}',
     ]
-    all_of_them = [finger(meta=meta) for meta in metas]
-    all_of_them += [finger(said="y"), finger("p2"), finger("p1x", ""), finger("p", "1x"), finger(said='x{"a":1}')]
+    all_of_them = [what(meta=meta) for meta in metas]
+    all_of_them += [what(said="y"), what("p2"), what("p1x", ""), what("p", "1x"), what(said='x{"a":1}')]
     assert len(set(all_of_them)) == len(all_of_them)
+    assert len(set(map(hash, all_of_them))) == len(all_of_them)
+    assert len(set(map(fingerprint, all_of_them))) == len(all_of_them)

@@ -63,6 +63,9 @@ class _NewTicket(msgspec.Struct, gc=False):
     session_id: str | None = None
 
 
+Meaning = tuple[str, str, bytes]
+"""What a response says: see `meaning`."""
+
 _Decoded = TypeVar("_Decoded")
 _prompt_decoder = msgspec.json.Decoder(NewPrompt)
 _response_decoder = msgspec.json.Decoder(NewResponse)
@@ -116,15 +119,20 @@ def encode_message(message: NewPrompt | NewResponse) -> bytes:
     return bytes(_buffer)
 
 
-def fingerprint(response: NewResponse) -> bytes:
-    """The same for two responses if and only if client_msg_id, text and metadata mean the same."""
+def meaning(response: NewResponse) -> Meaning:
+    """Its client_msg_id, text and metadata: equal for two responses if and only if they mean the same."""
+    if response.metadata is UNSET:
+        return response.client_msg_id, response.text, b""
+    metadata = b"".join((response.metadata,))
+    short = len(metadata) <= MAX_REMEMBERED_BYTES
+    return response.client_msg_id, response.text, _canonical(metadata) if short else _canonical.__wrapped__(metadata)
+
+
+def fingerprint(said: Meaning) -> bytes:
+    """What remains of a meaning where it is to be compared by another process."""
+    client_msg_id, text, metadata = said
     # No id holds a "/": the parts cannot run into each other.
-    said = f"{response.client_msg_id}/{len(response.text)}/{response.text}".encode()
-    if response.metadata is not UNSET:
-        metadata = b"".join((response.metadata,))
-        short = len(metadata) <= MAX_REMEMBERED_BYTES
-        said += _canonical(metadata) if short else _canonical.__wrapped__(metadata)
-    return hashlib.blake2b(said, digest_size=16).digest()
+    return hashlib.blake2b(f"{client_msg_id}/{len(text)}/{text}".encode() + metadata, digest_size=16).digest()
 
 
 def history_item(kind: MessageType, data: bytes) -> tuple[bytes, bytes, bytes]:

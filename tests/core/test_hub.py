@@ -374,8 +374,8 @@ async def test_nothing_is_left_of_listeners_who_have_gone() -> None:
     client = joined(hub)
     with waiter_of(hub, "s1"), waiter_of(hub, "s2"):
         assert set(hub.listened()) == {"s1", "s2"}
-        assert hub.listeners("s1") == (1, 1)
+        assert (hub.clients("s1"), hub.waiting("s1")) == (1, 1)
     hub.unsubscribe(client)
     hub.unsubscribe(client)
     assert not hub.listened()
-    assert (hub.subscribers, hub.waiters, hub.listeners("s1")) == (0, 0, (0, 0))
+    assert (hub.subscribers, hub.waiters, hub.clients("s1"), hub.waiting("s1")) == (0, 0, 0, 0)

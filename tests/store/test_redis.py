@@ -11,6 +11,7 @@ import pytest
 from redis.crc import key_slot
 
 from relay.errors import StartupError, StoreUnavailable
+from relay.models import ASSISTANT
 from relay.store import redis_connection, redis_lane, redis_link, redis_node
 from relay.store.base import Outcome
 from relay.store.redis import RedisStore
@@ -167,7 +168,7 @@ async def test_a_session_that_was_never_listed_is_listed_by_the_next_write(
         server.ask("HDEL", "relay:{s1}:meta", "r")
         server.ask("DEL", "relay:sessions")
         assert (await store.sessions(limit=10, offset=0)).total == 0
-        await (store.add_response if again.fingerprint else store.add_prompt)(again)
+        await (store.add_response if again.kind is ASSISTANT else store.add_prompt)(again)
         assert (await store.sessions(limit=10, offset=0)).total == 1
         assert server.ask("HGET", "relay:{s1}:meta", "r") == b"1"
 

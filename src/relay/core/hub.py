@@ -248,10 +248,15 @@ class Hub:
         """The sessions that somebody in this process listens to."""
         return self._channels.keys()
 
-    def listeners(self, session_id: str) -> tuple[int, int]:
-        """How many clients are connected and how many polls wait."""
+    def clients(self, session_id: str) -> int:
+        """How many clients are connected."""
         channel = self._channels.get(session_id)
-        return (0, 0) if channel is None else (len(channel.subscribers), len(channel.waiters))
+        return 0 if channel is None else len(channel.subscribers)
+
+    def waiting(self, session_id: str) -> int:
+        """How many polls wait."""
+        channel = self._channels.get(session_id)
+        return 0 if channel is None else len(channel.waiters)
 
     def places(self) -> dict[Place, int]:
         """The places of their sessions that the listeners of this process have taken."""

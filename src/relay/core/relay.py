@@ -37,7 +37,7 @@ from relay.store.base import (
     SessionRecord,
     Store,
 )
-from relay.wire import NewPrompt, NewResponse, encode_message, fingerprint, message_frame
+from relay.wire import NewPrompt, NewResponse, encode_message, meaning, message_frame
 
 SAFETY_SECONDS = 15.0
 """A waiting poll looks again after so long: a lost announcement delays a prompt, it never loses it."""
@@ -144,7 +144,7 @@ class Relay:
             ts,
             data,
             now_ms,
-            fingerprint(response),
+            meaning(response),
         )
         kept = self._store.add_response(entry)
         return self._posted(entry, kept) if isinstance(kept, Outcome) else self._post_later(entry, kept)
@@ -157,8 +157,7 @@ class Relay:
         if outcome is CONFLICT:
             raise ResponseConflict("client_msg_id, text or metadata differ from the first response with this id")
         self._observer.response_posted(session_id, assistant_msg_id, entry.client_msg_id, len(entry.data), outcome)
-        clients, _ = self._hub.listeners(session_id)
-        return Posted(assistant_msg_id, clients)
+        return Posted(assistant_msg_id, self._hub.clients(session_id))
 
     async def pending(self, session_id: str) -> Sequence[Entry]:
         """Prompts without a response, oldest first, at once. Raises SessionNotFound."""
@@ -340,13 +339,12 @@ class Relay:
             self._observer.prompts_fetched(session_id, len(prompts))
 
     def _describe(self, record: SessionRecord) -> Session:
-        clients, waiting = self._hub.listeners(record.session_id)
         return Session(
             session_id=record.session_id,
             created=record.created_ms,
             last_activity=max(record.active_ms, self._used.get(record.session_id, 0)),
             messages=record.messages,
             pending=record.pending,
-            clients=clients,
-            waiting_agents=waiting,
+            clients=self._hub.clients(record.session_id),
+            waiting_agents=self._hub.waiting(record.session_id),
         )

@@ -20,6 +20,7 @@ import msgspec
 
 from relay.errors import TooManyPending, TooManySessions
 from relay.models import MessageType, Number
+from relay.wire import Meaning
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -55,7 +56,8 @@ class NewEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ts: Number
     data: bytes
     now_ms: int
-    fingerprint: bytes = b""
+    meaning: Meaning = ("", "", b"")
+    """What must be the same if a response comes again; nobody asks that of a prompt."""
 
 
 class Outcome(Enum):
@@ -211,8 +213,8 @@ class Store(Protocol):
     def add_response(self, entry: NewEntry) -> Awaitable[Outcome]:
         """Keep a response, end its prompt's wait and announce it: all of it or none.
 
-        DUPLICATE if this message_id was kept with the same fingerprint, CONFLICT if with another; then nothing is
-        changed or announced. A further response to an answered prompt is KEPT.
+        DUPLICATE if this message_id was kept with the same meaning, CONFLICT if with another; then nothing is changed
+        or announced. A further response to an answered prompt is KEPT.
         Raises SessionNotFound, PromptNotFound, StoreFull.
         """
 

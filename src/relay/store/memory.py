@@ -86,7 +86,8 @@ class _Session:
         """Prompts by their id, in the order of the log."""
         self.answered: set[str] = set()
         """The ids of all other prompts."""
-        self.responses: dict[str, bytes] = {}
+        self.responses: dict[str, int] = {}
+        """The hash of what each said: with the secret of this process, which nobody outside can aim at."""
         self.bytes = 0
 
 
@@ -143,9 +144,10 @@ class MemoryStore(LocalCommons):
 
     def add_response(self, entry: NewEntry) -> Outcome:
         session = self._session(entry.session_id)
+        said = hash(entry.meaning)
         known = session.responses.get(entry.message_id)
         if known is not None:
-            return DUPLICATE if known == entry.fingerprint else CONFLICT
+            return DUPLICATE if known == said else CONFLICT
         prompt_id = entry.client_msg_id
         prompt = session.pending.get(prompt_id)
         if prompt is not None:
@@ -156,7 +158,7 @@ class MemoryStore(LocalCommons):
             kept = self._keep(session, entry, 0)
         else:
             raise PromptNotFound
-        session.responses[entry.message_id] = entry.fingerprint
+        session.responses[entry.message_id] = said
         self._listener.entry_added(entry.session_id, session.epoch, kept)
         return KEPT
 

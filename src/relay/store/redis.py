@@ -54,6 +54,7 @@ from relay.store.redis_saying import Keeping, Parting
 from relay.store.redis_script import Script, packed
 from relay.store.redis_sessions import Name, SessionList, in_turn
 from relay.store.redis_url import Topology, parse_redis_url
+from relay.wire import fingerprint
 
 OPEN_SECONDS = 5.0
 """How long a server that is only just starting may take before we give up."""
@@ -169,7 +170,7 @@ class RedisStore(RedisCommons):
         return _OUTCOMES[answer]
 
     async def add_response(self, entry: NewEntry) -> Outcome:
-        reply = await self._keep(self._add_response, entry, packed(entry.client_msg_id, entry.fingerprint))
+        reply = await self._keep(self._add_response, entry, packed(entry.client_msg_id, fingerprint(entry.meaning)))
         if reply[1]:
             await self._enlist(reply[1], entry.session_id)
         answer = reply[0]

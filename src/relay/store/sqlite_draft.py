@@ -26,6 +26,7 @@ from relay.store.sqlite_tables import (
     write_journal,
     write_large,
 )
+from relay.wire import fingerprint
 
 REMEMBERED_PIECES = 256
 """Of so many logs it is remembered how large their oldest entries are, which are the next to be dropped."""
@@ -100,20 +101,21 @@ class Draft:
         if session is None:
             raise SessionNotFound
         response = session.number, new.message_id
+        said = fingerprint(new.meaning)
         for ids in self._places_of(session.number) if self._seen.use(response) else ():
             if response in ids.responses:
-                return DUPLICATE if ids.responses[response] == new.fingerprint else CONFLICT
+                return DUPLICATE if ids.responses[response] == said else CONFLICT
         answers = self._seq(session.number, new.client_msg_id)
         if not answers:
             raise PromptNotFound
-        self._ids.responses[response] = new.fingerprint
+        self._ids.responses[response] = said
         place = session.number, answers
         for ids in self._places:
             if place in ids.answered:
-                self._keep(session, new, session.pending, 0)
+                self._keep(session, new, session.pending, 0, said)
                 return KEPT
         self._ids.answered.add(place)
-        self._keep(session, new, session.pending - 1, answers)
+        self._keep(session, new, session.pending - 1, answers, said)
         return KEPT
 
     def _stands(self, session_id: str) -> Session | Record | None:
@@ -163,8 +165,8 @@ class Draft:
             known.prompts[number, message_id] = seq
             if not pending:
                 known.answered.add((number, seq))
-        for number, message_id, fingerprint in look_up_responses(self.db, responses):
-            known.responses[number, message_id] = fingerprint
+        for number, message_id, said in look_up_responses(self.db, responses):
+            known.responses[number, message_id] = said
         return known
 
     def _create(self, new: NewEntry) -> Session:
@@ -176,8 +178,8 @@ class Draft:
         self._sessions[new.session_id] = session
         return session
 
-    def _keep(self, before: Session | Record, new: NewEntry, pending: int, answers: int) -> None:
-        """Add the message to its session, which stood like this before it."""
+    def _keep(self, before: Session | Record, new: NewEntry, pending: int, answers: int, said: bytes = b"") -> None:
+        """Add the message to its session, which stood like this before it; `said` is a response's fingerprint."""
         size = len(new.data)
         seq, floor, log_bytes = before.seq + 1, before.floor, before.log_bytes + size
         self._large = self._large or is_large(new)
@@ -196,7 +198,7 @@ class Draft:
             pending,
             answers,
             new.message_id,
-            new.fingerprint,
+            said,
             new.now_ms if new.now_ms > before.active_ms else before.active_ms,
         )
         self._records.append(record)
