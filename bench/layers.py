@@ -21,6 +21,7 @@ from relay.core.relay import Relay
 from relay.models import PROMPT
 from relay.server.app import create_app
 from relay.server.fastdoor import FastDoor
+from relay.server.inbox import Inbox
 from relay.server.run import _uvicorn_config
 from relay.store.base import KEPT, NewEntry
 from relay.wire import NewPrompt, decode_prompt, encode_message
@@ -29,6 +30,8 @@ REQUESTS = 20_000
 ROUNDS = 5
 SESSIONS = 64
 TEXT = "x" * 150
+CONNECTIONS = 10
+"""So many requests come in one turn of the event loop of a server that has much to do."""
 
 
 class Nowhere(asyncio.Transport):
@@ -58,10 +61,12 @@ def a_request(body: bytes) -> bytes:
     )
 
 
-def serve(door: FastDoor, request: bytes) -> None:
-    """A request, from its bytes to those of its answer."""
-    door.data_received(request)
-    door.write_now()
+def serve(doors: Sequence[FastDoor], requests: Sequence[bytes]) -> None:
+    """Requests of one turn, from their bytes to those of their answers."""
+    for door, request in zip(doors, requests, strict=False):
+        door.data_received(request)
+    inbox: Inbox = doors[0]._inbox
+    inbox.serve_all()
 
 
 def reply(door: FastDoor, answer: bytes) -> None:
@@ -74,7 +79,9 @@ def reply(door: FastDoor, answer: bytes) -> None:
 class Layers:
     """A relay in this process, and the parts of it that a prompt goes through."""
 
-    def __init__(self, door: FastDoor, first: int, count: int) -> None:
+    def __init__(self, doors: Sequence[FastDoor], first: int, count: int) -> None:
+        door = doors[0]
+        self._count = count
         numbers = range(first, first + count)
         bodies = [a_body(number) for number in numbers]
         again = [decode_prompt(a_body(-1 - number)) for number in numbers]  # the store takes an id only once
@@ -84,8 +91,9 @@ class Layers:
         entries = [entry_of(prompt) for prompt in again]
         answer = b'{"stored":true,"client_msg_id":"1234567890-12345-00000000"}'
         requests = [a_request(body) for body in bodies]
+        turns = [requests[start : start + len(doors)] for start in range(0, count, len(doors))]
         self.acts: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {
-            "all": (lambda request: serve(door, request), requests),
+            "all": (lambda turn: serve(doors, turn), turns),
             "find the head": (door._known.find, requests),
             "decode and check": (decode_prompt, bodies),
             "encode": (encode_message, again),
@@ -104,7 +112,7 @@ class Layers:
             began = time.process_time()
             for subject in subjects:
                 act(subject)
-            taken[name] = (time.process_time() - began) / len(subjects) * 1e6
+            taken[name] = (time.process_time() - began) / self._count * 1e6
         taken["the rest"] = 2 * taken["all"] - sum(taken.values())
         return taken
 
@@ -128,13 +136,15 @@ async def measure(requests: int, rounds: int, *, log_level: LogLevel = LogLevel.
     config = _uvicorn_config(app, settings)
     config.load()
     async with app.router.lifespan_context(app) as state:
-        door = FastDoor(config, ServerState(), dict(state or {}))
-        door.connection_made(Nowhere())
-        for number in range(3):  # the head is known from then on
-            serve(door, a_request(a_body(number)))
+        server = ServerState()
+        doors = [FastDoor(config, server, dict(state or {})) for _ in range(CONNECTIONS)]
+        for door in doors:
+            door.connection_made(Nowhere())
+        for number in range(3):  # the heads are known from then on
+            serve(doors, [a_request(a_body(number))] * CONNECTIONS)
         found: list[dict[str, float]] = []
         for number in range(rounds):
-            found.append(Layers(door, 10 + number * requests, requests).microseconds())
+            found.append(Layers(doors, 10 + number * requests, requests).microseconds())
             await asyncio.sleep(0)
     return min(found, key=lambda taken: taken["all"])
 

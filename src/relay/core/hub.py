@@ -76,7 +76,7 @@ class Hub:
         self._observer = observer
         self._channels: dict[str, _Channel] = {}
         self._max_waiting_polls = settings.max_waiting_polls
-        self._waits = Waits()
+        self.waits = Waits()
         self._deliveries = Deliveries(observer)
         self.draining = False
         self.subscribers = 0
@@ -134,7 +134,7 @@ class Hub:
         channel = self._channels.get(session_id)
         if channel is None:
             channel = self._channels[session_id] = _Channel()
-        waiter = Waiter(self._waits)
+        waiter = Waiter(self.waits)
         channel.waiters.add(waiter)
         self.waiters += 1
         if self.draining:

@@ -31,6 +31,7 @@ class Waits:
         self.clock = clock
         self._slots: dict[int, dict[Waiter, WakeCause]] = {}
         self._woken: list[Callable[[], None]] = []
+        self._due = False
 
     def end_in(self, seconds: float, waiter: Waiter, cause: WakeCause) -> dict[Waiter, WakeCause]:
         """Have the waiter woken after so long; it takes itself out of what is returned if it is woken before."""
@@ -45,16 +46,25 @@ class Waits:
 
     def resume(self, go_on: Callable[[], None]) -> None:
         """Call it soon, but not now: whoever wakes a poll has work of its own to finish first."""
-        if not self._woken:
-            asyncio.get_running_loop().call_soon(self._resume_all)
         self._woken.append(go_on)
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.resume_all)
+
+    def hold(self) -> None:
+        """Wait for `resume_all` to be called, within this turn of the loop."""
+        self._due = True
 
     def _end(self, number: int) -> None:
         for waiter, cause in self._slots.pop(number).items():
             waiter.wake(cause)
 
-    def _resume_all(self) -> None:
-        woken, self._woken = self._woken, []
+    def resume_all(self) -> None:
+        """Let all who were woken go on."""
+        self._due = False
+        woken = self._woken
+        if woken:
+            self._woken = []
         for go_on in woken:
             try:
                 go_on()

@@ -88,7 +88,7 @@ def create_app(settings: Settings) -> FastAPI:
     rest = Rest(relay, hub, guard, settings, telemetry, now_ms)
     sockets = Sockets(relay, guard, settings, telemetry, now_ms)
     peers = Peers(settings, telemetry)
-    fast_sockets = FastSockets(relay, guard, peers, settings, telemetry, now_ms)
+    fast_sockets = FastSockets(relay, guard, peers, settings, telemetry, now_ms, hub.waits)
     uploads = Uploads(settings.body_timeout_seconds)
     hang_ups = HangUps()
     telemetry.gauge("relay_connected_clients", "WebSocket clients connected now.", lambda: hub.subscribers)

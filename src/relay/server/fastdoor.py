@@ -16,6 +16,7 @@ from relay.errors import BadRequest, HeadersTooLarge, RelayError, RequestTimeout
 from relay.server.fastfeed import SOCKETS_KEY
 from relay.server.fastrequest import FastHead, FastRequest
 from relay.server.fastsocket import FastSocket
+from relay.server.inbox import Inbox
 from relay.server.knownheads import MAX_BODY_BYTES, KnownHeads
 from relay.server.protocols import Part
 from relay.server.serving import Serving
@@ -45,10 +46,11 @@ UNUSUAL = frozenset({b"expect", b"origin", b"transfer-encoding", b"upgrade"})
 class FastDoor(Serving):
     """Serves what is usual by itself, and leaves the rest to the class below."""
 
-    __slots__ = ("_known", "_read_bytes", "_request", "_served", "_spend")
+    __slots__ = ("_inbox", "_known", "_read_bytes", "_request", "_served", "_spend")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._inbox: Inbox = self.app_state[SOCKETS_KEY].inbox
         self._known = KnownHeads()
         self._spend = self._door.guard.spend
         self._request: FastRequest | None = None
@@ -59,6 +61,8 @@ class FastDoor(Serving):
         """Bytes of all reads that hold a part of the head that is arriving: it is not longer than that."""
 
     def data_received(self, data: bytes) -> None:
+        if self._read is not None:
+            self._inbox.serve_all()  # first what came first
         cycle = self.cycle
         if self._part is not ALL or self._quiet_bytes:
             self._parse(data)  # what has begun goes on
@@ -70,7 +74,8 @@ class FastDoor(Serving):
                 spend = self._spend
                 if spend(request.caller.key):
                     self._step += 1
-                    self._serve(request)
+                    self._read = request
+                    self._inbox.add(self, request.rank)
                     return
                 request.content = b""  # not kept: it is read again, by the parser
         self._served = None
@@ -79,6 +84,19 @@ class FastDoor(Serving):
         # One request that began and ended here, and nothing else.
         if self._served is not None and self._step - step == STEPS and self._part is Part.ALL:
             self._known.learn(data, self._served)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._serve_what_came()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        self._serve_what_came()
+        super().shutdown()
+
+    def _serve_what_came(self) -> None:
+        """Serve what was read from this connection, before what happens to it now."""
+        if self._read is not None:
+            self._inbox.serve_all()
 
     def _is_free(self) -> bool:
         """Whether no other request comes first, and the peer reads its answers."""
@@ -156,8 +174,8 @@ class FastDoor(Serving):
         self._quiet_bytes = 0
         self._part = Part.ALL
         self._step += 1
-        self._served = request
-        self._serve(request)
+        self._served = self._read = request
+        self.serve()
 
     def _check_head(self) -> None:
         """Raise HeadersTooLarge, which the parser passes on, if the head is over its bounds."""

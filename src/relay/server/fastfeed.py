@@ -13,10 +13,12 @@ from typing import Any
 from relay.config import Settings
 from relay.core.relay import Relay
 from relay.core.subscriber import Batch, Frame, Subscriber
+from relay.core.waiter import Waits
 from relay.errors import RelayError
 from relay.server.drive import Waiting, begin
 from relay.server.framing import Opcode, close_frame, frame
 from relay.server.guard import Guard
+from relay.server.inbox import Inbox
 from relay.server.outbox import Outbox
 from relay.server.peers import Peers, Unread
 from relay.server.protocols import ABORT_SECONDS
@@ -35,7 +37,7 @@ TEXT = Opcode.TEXT
 
 
 class FastSockets:
-    """What all sockets share: the relay behind them, and the list of connections that have something to write."""
+    """What all sockets share: the relay behind them, and the lists of connections that have something to do."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class FastSockets:
         settings: Settings,
         telemetry: Telemetry,
         now_ms: Callable[[], int],
+        waits: Waits,
     ) -> None:
         self.relay = relay
         self.guard = guard
@@ -53,6 +56,7 @@ class FastSockets:
         self.now_ms = now_ms
         self.max_frame_bytes = settings.max_frame_bytes
         self.outbox = Outbox(telemetry.internal_error)
+        self.inbox = Inbox(waits, self.outbox, telemetry.internal_error)
 
 
 class FastFeed(asyncio.Protocol):

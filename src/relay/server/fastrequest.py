@@ -25,7 +25,7 @@ class FastHead:
 class FastRequest(FastHead):
     """A `Request` whose body is complete before the endpoint is called."""
 
-    __slots__ = ("by_hand", "caller", "content", "cycle", "endpoint", "query")
+    __slots__ = ("by_hand", "caller", "content", "cycle", "endpoint", "query", "rank")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class FastRequest(FastHead):
     ) -> None:
         super().__init__(method, headers, peer, session_id)
         self.endpoint = route.endpoint
+        self.rank = route.rank
         self.by_hand = True
         self.query = query
         self.caller = ANYONE

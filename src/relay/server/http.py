@@ -84,6 +84,11 @@ def in_parts(parts: Sequence[bytes]) -> Reply:
     return Answer(200, parts) if sum(map(len, parts)) > PIECE_BYTES else b"".join(parts)
 
 
+RANKS = 4
+LAST_RANK = RANKS - 1
+"""The rank of what is not asked often enough to have one of its own."""
+
+
 class Route(msgspec.Struct, frozen=True):
     """Where an endpoint is found, and by whom. A path has at most one parameter, and it is the last part."""
 
@@ -93,6 +98,8 @@ class Route(msgspec.Struct, frozen=True):
     access: Access
     max_body_bytes: int = 0
     """How long a body the endpoint takes; 0 if it takes none."""
+    rank: int = LAST_RANK
+    """Of requests that come at once, those of the lowest rank are served first (`inbox.py`)."""
 
 
 def error_answer(error: RelayError) -> Answer:

@@ -54,11 +54,16 @@ class Outbox:
         if not self._due:
             self._write_soon()
 
+    def hold(self) -> None:
+        """Wait for `write_all` to be called, within this turn."""
+        self._due = True
+
     def _write_soon(self) -> None:
         self._due = True
-        asyncio.get_running_loop().call_soon(self._write_all)
+        asyncio.get_running_loop().call_soon(self.write_all)
 
-    def _write_all(self) -> None:
+    def write_all(self) -> None:
+        """Have everybody write, but for many WebSocket clients: see above."""
         # With many there is always somebody; and what those who waited wait for may want the processor itself.
         if len(self._asked) == 1:
             self._lookout.answered(asyncio.get_running_loop().call_soon)

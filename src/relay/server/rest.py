@@ -53,10 +53,12 @@ class Rest:
     def routes(self) -> list[Route]:
         """The endpoints by method and path."""
         most = self._settings.max_body_bytes
+        # First answers, then prompts, then polls: one that comes at the same moment as its prompt need not wait for it,
+        # and does not get the one that has just been answered.
         return [
-            Route("POST", "/prompt", self.post_prompt, CLIENTS, most),
-            Route("GET", "/prompts/{session_id}", self.get_prompts, AGENTS),
-            Route("POST", "/response", self.post_response, AGENTS, most),
+            Route("POST", "/prompt", self.post_prompt, CLIENTS, most, rank=1),
+            Route("GET", "/prompts/{session_id}", self.get_prompts, AGENTS, rank=2),
+            Route("POST", "/response", self.post_response, AGENTS, most, rank=0),
             Route("GET", "/messages/{session_id}", self.get_messages, ANY_ROLE),
             Route("POST", "/ticket", self.post_ticket, CLIENTS, most),
             Route("GET", "/sessions", self.get_sessions, ADMINS_EVERYWHERE),

@@ -31,7 +31,7 @@ DOOR_KEY = "relay.door"
 class Serving(HttpProtocol):
     """What the fast door does with a request once it has arrived."""
 
-    __slots__ = ("_door", "_heads", "_outbox", "_runner", "_unsent")
+    __slots__ = ("_door", "_heads", "_outbox", "_read", "_runner", "_unsent")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,9 +41,13 @@ class Serving(HttpProtocol):
         self._runner = runner()
         """One is enough: while an endpoint waits nothing else is served here."""
         self._unsent = b""
+        self._read: FastRequest | None = None
+        """The request that has been read and is to be served."""
 
-    def _serve(self, request: FastRequest) -> None:
-        """Call the endpoint; answer at once if it need not wait, as most do."""
+    def serve(self) -> None:
+        """Call the endpoint of what has been read; answer at once if it need not wait, as most do."""
+        request, self._read = self._read, None
+        assert request is not None
         endpoint = request.endpoint  # what is called in the same step Python takes for a method, and looks for longer
         try:
             result: object = endpoint(request)
