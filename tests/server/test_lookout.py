@@ -1,58 +1,107 @@
-"""server/lookout.py: when the loop is kept awake, and that it may sleep in the end."""
+"""server/lookout.py: when the loop is kept awake, where that pays, and that it may sleep in the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from relay.server.lookout import CLOSE_SECONDS, LOOK_SECONDS, Lookout
+from relay.server.lookout import CLOSE_SECONDS, LOOK_SECONDS, SETTLED_TURNS, TRIED_ANSWERS, WORTH, Lookout
 from tests.clock import Clock
 
+ASLEEP = 50e-6
+"""What an answer costs in these tests if the process falls asleep before it."""
 
-class Loop:
-    """Notes what it is to call."""
 
-    def __init__(self) -> None:
-        self.due: list[Callable[[], object]] = []
+class Machine:
+    """An event loop on a processor where an answer costs so many times as much if the process has stayed awake."""
+
+    def __init__(self, times: float, cpus: int = 2) -> None:
+        self._clock = Clock()
+        self._spent = Clock()
+        self._times = times
+        self._due: list[Callable[[], object]] = []
+        self._lookout = Lookout(self._clock, self._spent, cpus)
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> None:
-        self.due.append(partial(callback, *args))
+        self._due.append(partial(callback, *args))
 
-    def turn(self) -> bool:
-        """Whether there was anything to call: if not, it would sleep."""
-        due, self.due = self.due, []
+    def is_awake(self, after: float = 0.0) -> bool:
+        """Whether it still has something to call after so long."""
+        self._clock.now += after
+        due, self._due = self._due, []
         for call in due:
             call()
-        return bool(due)
+        assert len(self._due) <= 1
+        return bool(self._due)
+
+    def answer(self, answers: int = 1, *, after: float = LOOK_SECONDS * 0.3) -> bool:
+        """Answer something that comes so long after the last; whether it then stays awake."""
+        self._spent.now += answers * ASLEEP * (self._times if self.is_awake(after) else 1)
+        self._lookout.answered(answers, self.call_soon)
+        return self.is_awake(LOOK_SECONDS * 0.6)
+
+    def try_both(self, answers: int = 1) -> None:
+        """A conversation that is just long enough to find out what pays, of so many answers a turn."""
+        assert not self.answer(answers, after=CLOSE_SECONDS * 1.01)
+        assert not any(self.answer(answers) for _ in range(TRIED_ANSWERS // answers - 1))
+        assert all(self.answer(answers) for _ in range(TRIED_ANSWERS // answers))
+
+    def converse(self) -> list[bool]:
+        """The same for as long as what was found holds; when it has stayed awake."""
+        return [self.answer() for _ in range(SETTLED_TURNS)]
 
 
-def test_a_single_answer_keeps_nobody_awake() -> None:
-    loop, clock = Loop(), Clock()
-    lookout = Lookout(clock, cpus=2)
-    for _ in range(3):
-        lookout.answered(loop.call_soon)
-        assert not loop.turn()
-        clock.now += CLOSE_SECONDS * 1.01
+def test_it_stays_awake_where_that_costs_no_more_than_it_is_worth() -> None:
+    machine = Machine(times=WORTH * 0.99)
+    machine.try_both()
+    assert all(machine.converse())
 
 
-def test_answers_that_follow_each_other_keep_the_loop_awake_for_a_moment() -> None:
-    loop, clock = Loop(), Clock()
-    lookout = Lookout(clock, cpus=2)
-    lookout.answered(loop.call_soon)
-    for _ in range(2):
-        for _ in range(3):
-            clock.now += LOOK_SECONDS / 2
-            lookout.answered(loop.call_soon)
-            assert len(loop.due) == 1
-            assert loop.turn()
-        clock.now += LOOK_SECONDS * 1.01
-        assert loop.turn()
-        assert not loop.turn()
+def test_it_falls_asleep_where_to_stay_awake_costs_more() -> None:
+    machine = Machine(times=WORTH * 1.01)
+    machine.try_both()
+    assert not any(machine.converse())
+
+
+def test_both_are_tried_again_after_a_while() -> None:
+    machine = Machine(times=2.0)
+    for times in (0.5, 2.0, 0.5):
+        machine._times = times
+        machine.try_both()
+        assert machine.converse() == [times < 1] * SETTLED_TURNS
+
+
+def test_each_of_several_answers_in_a_turn_counts() -> None:
+    machine = Machine(times=0.5)
+    machine.try_both(answers=2)
+    assert all(machine.converse())
+
+
+def test_it_is_awake_only_for_a_moment() -> None:
+    machine = Machine(times=0.5)
+    machine.try_both()
+    assert machine.answer()
+    assert machine.is_awake(after=LOOK_SECONDS * 0.39)
+    assert not machine.is_awake(after=LOOK_SECONDS * 0.02)
+
+
+def test_who_comes_once_in_a_while_keeps_nobody_awake_and_shows_nothing() -> None:
+    machine = Machine(times=0.5)
+    for _ in range(3 * TRIED_ANSWERS):
+        assert not machine.answer(after=CLOSE_SECONDS * 1.01)
+    machine.try_both()
+    assert machine.answer()
+    assert not machine.answer(after=CLOSE_SECONDS * 1.01)
+
+
+def test_what_is_done_in_a_pause_is_nobodys_cost() -> None:
+    machine = Machine(times=2.0)
+    machine.answer()
+    machine._spent.now += 1.0
+    machine.try_both()
+    assert not any(machine.converse())
 
 
 def test_with_a_single_processor_nobody_is_kept_from_it() -> None:
-    loop = Loop()
-    lookout = Lookout(Clock(), cpus=1)
-    lookout.answered(loop.call_soon)
-    lookout.answered(loop.call_soon)
-    assert not loop.turn()
+    machine = Machine(times=0.5, cpus=1)
+    assert not any(machine.answer() for _ in range(3 * TRIED_ANSWERS))

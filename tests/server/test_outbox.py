@@ -47,15 +47,29 @@ async def test_a_poll_gets_its_answer_before_the_prompt_that_has_woken_it() -> N
     assert order == ["poll", "prompt"]
 
 
-async def test_only_a_single_answer_at_once_keeps_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
-    monkeypatch.setattr(Lookout, "answered", lambda *_: looks.append(None))
-    async with doors(2) as pairs:
-        for asking, looked in ((pairs[:1], 1), (pairs, 1), (pairs[1:], 2)):
-            for door, _ in asking:
+async def test_only_a_few_answers_at_once_keep_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(Lookout, "answered", lambda _, answers, __: looks.append(answers))
+    async with doors(3) as pairs:
+        for asking in (1, 2, 3):
+            for door, _ in pairs[:asking]:
                 door.data_received(ASK)
             await asyncio.sleep(0)
-            assert len(looks) == looked
+        assert looks == [1, 2]
+
+
+async def test_a_poll_that_has_waited_counts_as_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(Lookout, "answered", lambda _, answers, __: looks.append(answers))
+    async with doors(2) as [(client, _), (agent, _)]:
+        client.data_received(post("/prompt", session_id="s1", client_msg_id="c1", prompt="x"))
+        client.data_received(post("/response", session_id="s1", client_msg_id="c1", text="x"))
+        await asyncio.sleep(0)
+        agent.data_received(b"GET /prompts/s1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0)
+        client.data_received(post("/prompt", session_id="s1", prompt="y"))
+        await asyncio.sleep(0)
+        assert looks == [1, 2]
 
 
 async def test_what_was_answered_is_written_before_a_refusal_an_upgrade_and_a_stop() -> None:

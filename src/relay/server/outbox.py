@@ -17,6 +17,9 @@ from relay.server.lookout import Lookout
 SOCKETS_PER_TURN = 256
 """So many WebSocket clients are written to before everybody else has a turn: about two milliseconds."""
 
+FEW = 2
+"""So many answers at once may belong to a single conversation: a prompt's, and that of a poll that came with it."""
+
 
 class Sender(Protocol):
     """A connection that has something to write."""
@@ -65,8 +68,9 @@ class Outbox:
     def write_all(self) -> None:
         """Have everybody write, but for many WebSocket clients: see above."""
         # With many there is always somebody; and what those who waited wait for may want the processor itself.
-        if len(self._asked) == 1:
-            self._lookout.answered(asyncio.get_running_loop().call_soon)
+        if 0 < len(self._asked) <= FEW:
+            answers = len(self._asked) + len(self._waited)
+            self._lookout.answered(answers, asyncio.get_running_loop().call_soon)
         due = self._waited + self._sockets[:SOCKETS_PER_TURN] + self._asked
         self._waited, self._sockets, self._asked = [], self._sockets[SOCKETS_PER_TURN:], []
         self._due = False
