@@ -17,7 +17,7 @@ help:  ## show this help
 	@echo "make check   format, lint, types, layers, generated docs in step"
 	@echo "make soak    crash tests, 200 rounds instead of 10: about ten minutes"
 	@echo "make fuzz    a million hostile inputs, guided by coverage: about five minutes (RUNS=…)"
-	@echo "make bench   what an operation costs, beside other servers: 40 minutes (bench/README.md)"
+	@echo "make bench   what an operation costs, beside other servers: half an hour (bench/README.md)"
 	@echo "make layers  where the time of one prompt goes: ten seconds"
 	@echo "make format  put the code into its form"
 	@echo "make docs    write the generated pages of docs/ anew"
