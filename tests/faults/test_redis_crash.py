@@ -222,7 +222,7 @@ def test_a_sentinel_failover(tmp_path: Path, wait_replicas: int) -> None:
     ledgers = [Ledger(f"s{n}") for n in range(4)]
     with (
         replicated(tmp_path) as redis,
-        running("serve", store_url=redis.url, redis_wait_replicas=wait_replicas) as server,
+        running("serve", store_url=redis.url, redis_wait_replicas=wait_replicas, **ROOM) as server,
     ):
         with writing([server.url], ledgers):
             wait_until(lambda: acknowledged(ledgers) > 100)
@@ -237,6 +237,7 @@ def test_a_sentinel_failover(tmp_path: Path, wait_replicas: int) -> None:
                 wait_until(lambda: redis.replica.info("replication")["role"] == "master", 20)
         if wait_replicas == 0:
             return
+        wait_until(redis.has_failed_over)  # else the old master, which is empty, might stay the master
         redis.master.start()
         wait_until(
             lambda: redis.replica.info("replication").get("connected_slaves") == 1, 90

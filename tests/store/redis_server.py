@@ -113,9 +113,11 @@ class _Sentinel(RedisServer):
 
     def __init__(self, folder: Path, master_port: int) -> None:
         folder.mkdir(parents=True)
+        # A sentinel asks a master that is new to it for the first time after a second. It must not take it for dead at
+        # that very moment: it would fail over again, back to the old one.
         (folder / "sentinel.conf").write_text(
             f"sentinel monitor mymaster 127.0.0.1 {master_port} 2\n"
-            "sentinel down-after-milliseconds mymaster 1000\n"
+            "sentinel down-after-milliseconds mymaster 2000\n"
             "sentinel failover-timeout mymaster 5000\n"
         )
         super().__init__(folder)
@@ -137,6 +139,11 @@ class Replicated:
         """For RELAY_STORE_URL."""
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/mymaster"
+
+    def has_failed_over(self) -> bool:
+        """Whether every sentinel takes the replica for the master."""
+        place = (b"127.0.0.1", self.replica.port)
+        return all(sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "mymaster") == place for sentinel in self.sentinels)
 
 
 @contextmanager
