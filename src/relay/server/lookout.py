@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 LOOK_SECONDS = 60e-6
-"""How long to look. The next request of a conversation on a fast network comes within half of that."""
+"""How long to look. The next request of a conversation comes sooner, if its network is a fast one."""
 
 CLOSE_SECONDS = 300e-6
 """Answers that follow each other within so long belong to a conversation."""
