@@ -5,7 +5,7 @@ runs at half its speed, until the processor knows it again. So after answers tha
 loop goes on looking at its sockets for a moment: the conversation takes up to a third less time. Whoever comes once in
 a while costs nothing.
 
-On some machines it takes no more of the processor than to fall asleep, on others a fifth more. So both are tried.
+On one machine it took no more of the processor than to fall asleep, on another a fifth more. So both are tried.
 """
 
 from __future__ import annotations
