@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import Mock
 
 from relay.server.lookout import CLOSE_SECONDS, LOOK_SECONDS, SETTLED_TURNS, TRIED_ANSWERS, WORTH, Lookout
 from tests.clock import Clock
@@ -37,7 +38,8 @@ class Machine:
     def answer(self, answers: int = 1, *, after: float = LOOK_SECONDS * 0.3) -> bool:
         """Answer something that comes so long after the last; whether it then stays awake."""
         self._spent.now += answers * ASLEEP * (self._times if self.is_awake(after) else 1)
-        self._lookout.answered(answers, self.call_soon)
+        if self._lookout.answered(answers):
+            self._lookout.look(self.call_soon)
         return self.is_awake(LOOK_SECONDS * 0.6)
 
     def try_both(self, answers: int = 1) -> None:
@@ -61,6 +63,14 @@ def test_it_falls_asleep_where_to_stay_awake_costs_more() -> None:
     machine = Machine(times=WORTH * 1.01)
     machine.try_both()
     assert not any(machine.converse())
+
+
+def test_where_it_does_not_pay_not_even_the_clock_is_looked_at() -> None:
+    machine = Machine(times=2.0)
+    machine.try_both()
+    machine.answer()
+    machine._lookout._clock = Mock(side_effect=AssertionError)
+    machine.answer()
 
 
 def test_both_are_tried_again_after_a_while() -> None:

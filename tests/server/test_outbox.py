@@ -49,7 +49,7 @@ async def test_a_poll_gets_its_answer_before_the_prompt_that_has_woken_it() -> N
 
 async def test_only_a_few_answers_at_once_keep_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(Lookout, "answered", lambda _, answers, __: looks.append(answers))
+    monkeypatch.setattr(Lookout, "answered", lambda _, answers: looks.append(answers))
     async with doors(3) as pairs:
         for asking in (1, 2, 3):
             for door, _ in pairs[:asking]:
@@ -58,9 +58,21 @@ async def test_only_a_few_answers_at_once_keep_the_loop_awake(monkeypatch: pytes
         assert looks == [1, 2]
 
 
+async def test_the_loop_stays_awake_if_the_lookout_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(Lookout, "answered", lambda _, answers: answers == 1)
+    monkeypatch.setattr(Lookout, "look", lambda _, call_soon: looks.append(call_soon))
+    async with doors(2) as pairs:
+        for asking in (1, 2, 1):
+            for door, _ in pairs[:asking]:
+                door.data_received(ASK)
+            await asyncio.sleep(0)
+        assert looks == [asyncio.get_running_loop().call_soon] * 2
+
+
 async def test_a_poll_that_has_waited_counts_as_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(Lookout, "answered", lambda _, answers, __: looks.append(answers))
+    monkeypatch.setattr(Lookout, "answered", lambda _, answers: looks.append(answers))
     async with doors(2) as [(client, _), (agent, _)]:
         client.data_received(post("/prompt", session_id="s1", client_msg_id="c1", prompt="x"))
         client.data_received(post("/response", session_id="s1", client_msg_id="c1", text="x"))

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 300e-6
 TRIED_ANSWERS = 300
 """So many answers show what one costs."""
 
-SETTLED_TURNS = 10_000
+SETTLED_TURNS = 50_000
 """For so many turns what has been found is taken to be true."""
 
 WORTH = 1.05
@@ -45,50 +45,58 @@ class Lookout:
         cpus: int | None = os.cpu_count(),
     ) -> None:
         self._clock = clock
-        self._may_pay = (cpus or 1) > 1  # with a single processor we would only keep others from theirs
+        self._cpu_clock = cpu_clock
+        # With a single processor we would only keep others from theirs.
+        self._rest = 0 if (cpus or 1) > 1 else math.inf
+        """For so many turns there is nothing to do: it does not pay."""
         self._answered_at = -math.inf
         self._until = -math.inf
         self._looking = False
-        self._pays = _find_out(cpu_clock)
+        self._pays = self._find_out()
         next(self._pays)
 
-    def answered(self, answers: int, call_soon: CallSoon) -> None:
-        """So many answers are written in this turn; `call_soon` is the loop's."""
+    def answered(self, answers: int) -> bool:
+        """So many answers are written in this turn; whether to begin to look."""
+        if self._rest > 0:  # without a look at the clock: on such a machine all of this is only a cost
+            self._rest -= 1
+            return False
         now = self._clock()
         close = now - self._answered_at < CLOSE_SECONDS
-        if self._may_pay and self._pays.send(answers if close else 0) and close:
-            self._until = now + LOOK_SECONDS
-            if not self._looking:
-                self._looking = True
-                call_soon(self._look, call_soon)
         self._answered_at = now
+        if not (self._pays.send(answers if close else 0) and close):
+            return False
+        self._until = now + LOOK_SECONDS
+        return not self._looking
 
-    def _look(self, call_soon: CallSoon) -> None:
+    def look(self, call_soon: CallSoon) -> None:
+        """Look for a moment; `call_soon` is the loop's."""
         # With something to call the loop only asks what has come, and does not wait for it.
         self._looking = self._clock() < self._until
         if self._looking:
-            call_soon(self._look, call_soon)
+            call_soon(self.look, call_soon)
 
+    def _find_out(self) -> Generator[bool, int, None]:
+        """Whether to stay awake, turn by turn: both are tried, and then what was found holds for a while.
 
-def _find_out(cpu_clock: Clock) -> Generator[bool, int, None]:
-    """Whether to stay awake, turn by turn: both are tried, and then what was found holds for a while.
+        Is told how many answers a turn has, or 0 if others do not belong to the same conversation.
+        """
+        while True:
+            asleep = yield from self._cost(awake=False)
+            awake = yield from self._cost(awake=True)
+            if awake > asleep * WORTH:
+                self._rest = SETTLED_TURNS - 1
+                yield False
+            else:
+                for _ in range(SETTLED_TURNS):
+                    yield True
 
-    Is told how many answers a turn has, or 0 if others do not belong to the same conversation.
-    """
-    while True:
-        asleep = yield from _cost(cpu_clock, awake=False)
-        awake = yield from _cost(cpu_clock, awake=True)
-        for _ in range(SETTLED_TURNS):
-            yield awake <= asleep * WORTH
-
-
-def _cost(cpu_clock: Clock, *, awake: bool) -> Generator[bool, int, float]:
-    """What an answer costs like this."""
-    spent, counted = 0.0, 0
-    while counted < TRIED_ANSWERS:
-        before = cpu_clock()
-        answers = yield awake
-        if answers:  # else there was a pause, and who knows what in it
-            spent += cpu_clock() - before
-            counted += answers
-    return spent / counted
+    def _cost(self, *, awake: bool) -> Generator[bool, int, float]:
+        """What an answer costs like this."""
+        spent, counted = 0.0, 0
+        while counted < TRIED_ANSWERS:
+            before = self._cpu_clock()
+            answers = yield awake
+            if answers:  # else there was a pause, and who knows what in it
+                spent += self._cpu_clock() - before
+                counted += answers
+        return spent / counted

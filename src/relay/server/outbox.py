@@ -70,7 +70,8 @@ class Outbox:
         # With many there is always somebody; and what those who waited wait for may want the processor itself.
         if 0 < len(self._asked) <= FEW:
             answers = len(self._asked) + len(self._waited)
-            self._lookout.answered(answers, asyncio.get_running_loop().call_soon)
+            if self._lookout.answered(answers):
+                self._lookout.look(asyncio.get_running_loop().call_soon)
         due = self._waited + self._sockets[:SOCKETS_PER_TURN] + self._asked
         self._waited, self._sockets, self._asked = [], self._sockets[SOCKETS_PER_TURN:], []
         self._due = False
