@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from unittest.mock import Mock
 
-from relay.server.lookout import CLOSE_SECONDS, LOOK_SECONDS, SETTLED_TURNS, TRIED_ANSWERS, WORTH, Lookout
+from relay.server.lookout import CLOSE_SECONDS, LOOK_SECONDS, SETTLED_TURNS, TRIALS, TRIED_ANSWERS, WORTH, Lookout
 from tests.clock import Clock
 
 ASLEEP = 50e-6
 """What an answer costs in these tests if the process falls asleep before it."""
+
+PAUSE = CLOSE_SECONDS * 1.01
 
 
 class Machine:
@@ -42,11 +44,23 @@ class Machine:
             self._lookout.look(self.call_soon)
         return self.is_awake(LOOK_SECONDS * 0.6)
 
-    def try_both(self, answers: int = 1) -> None:
-        """A conversation that is just long enough to find out what pays, of so many answers a turn."""
-        assert not self.answer(answers, after=CLOSE_SECONDS * 1.01)
-        assert not any(self.answer(answers) for _ in range(TRIED_ANSWERS // answers - 1))
-        assert all(self.answer(answers) for _ in range(TRIED_ANSWERS // answers))
+    def try_both(self, answers: int = 1, *, times: Sequence[float] = (), pause_costs: float = 0.0) -> None:
+        """A conversation that is just long enough to find out what pays, of so many answers a turn.
+
+        `times`: what the processor is like in each trial, if not always the same. `pause_costs`: what is done in a
+        pause in each of them.
+        """
+        turns = TRIED_ANSWERS // answers
+        assert not self.answer(answers, after=PAUSE)
+        for trial in range(TRIALS):
+            if trial > 0:  # the last answer of the trial before
+                assert not self.answer(answers)
+            self._times = times[trial] if times else self._times
+            if pause_costs:
+                self._spent.now += pause_costs
+                assert not self.answer(answers, after=PAUSE)
+            assert not any(self.answer(answers) for _ in range(turns - 1))
+            assert all(self.answer(answers) for _ in range(turns))
 
     def converse(self) -> list[bool]:
         """The same for as long as what was found holds; when it has stayed awake."""
@@ -81,6 +95,15 @@ def test_both_are_tried_again_after_a_while() -> None:
         assert machine.converse() == [times < 1] * SETTLED_TURNS
 
 
+def test_half_of_the_trials_may_be_disturbed() -> None:
+    few, most = TRIALS // 2, TRIALS // 2 + 1
+    machine = Machine(times=1.0)
+    machine.try_both(times=[0.9, *[9.0] * few, *[0.9] * (most - 1)])
+    assert all(machine.converse())
+    machine.try_both(times=[1.1, *[0.1] * few, *[1.1] * (most - 1)])
+    assert not any(machine.converse())
+
+
 def test_each_of_several_answers_in_a_turn_counts() -> None:
     machine = Machine(times=0.5)
     machine.try_both(answers=2)
@@ -97,21 +120,19 @@ def test_it_is_awake_only_for_a_moment() -> None:
 
 def test_who_comes_once_in_a_while_keeps_nobody_awake_and_shows_nothing() -> None:
     machine = Machine(times=0.5)
-    for _ in range(3 * TRIED_ANSWERS):
-        assert not machine.answer(after=CLOSE_SECONDS * 1.01)
+    for _ in range(3 * TRIALS * TRIED_ANSWERS):
+        assert not machine.answer(after=PAUSE)
     machine.try_both()
     assert machine.answer()
-    assert not machine.answer(after=CLOSE_SECONDS * 1.01)
+    assert not machine.answer(after=PAUSE)
 
 
 def test_what_is_done_in_a_pause_is_nobodys_cost() -> None:
     machine = Machine(times=2.0)
-    machine.answer()
-    machine._spent.now += 1.0
-    machine.try_both()
+    machine.try_both(pause_costs=1.0)
     assert not any(machine.converse())
 
 
 def test_with_a_single_processor_nobody_is_kept_from_it() -> None:
     machine = Machine(times=0.5, cpus=1)
-    assert not any(machine.answer() for _ in range(3 * TRIED_ANSWERS))
+    assert not any(machine.answer() for _ in range(3 * TRIALS * TRIED_ANSWERS))
