@@ -104,6 +104,13 @@ def test_half_of_the_trials_may_be_disturbed() -> None:
     assert not any(machine.converse())
 
 
+def test_a_clock_that_is_too_coarse_to_show_anything_does_no_harm() -> None:
+    machine = Machine(times=2.0)
+    machine._lookout._cpu_clock = Clock()
+    machine.try_both()
+    assert machine.answer()
+
+
 def test_each_of_several_answers_in_a_turn_counts() -> None:
     machine = Machine(times=0.5)
     machine.try_both(answers=2)

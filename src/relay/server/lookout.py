@@ -26,7 +26,8 @@ TRIED_ANSWERS = 30
 """So many answers are given asleep, and then as many awake."""
 
 TRIALS = 11
-"""So often: the processor may just then be busy with something else, or our code not be in its caches yet."""
+"""So often, and most of them decide: the processor may just then be busy with something else, or our code not be in its
+caches yet."""
 
 SETTLED_TURNS = 50_000
 """For so many turns what has been found is taken to be true."""
@@ -84,12 +85,12 @@ class Lookout:
         Is told how many answers a turn has, or 0 if others do not belong to the same conversation.
         """
         while True:
-            times = []
+            too_dear = 0
             for _ in range(TRIALS):
                 asleep = yield from self._cost(awake=False)
                 awake = yield from self._cost(awake=True)
-                times.append(awake / asleep)
-            if sorted(times)[TRIALS // 2] > WORTH:
+                too_dear += awake > asleep * WORTH
+            if too_dear > TRIALS // 2:
                 self._rest = SETTLED_TURNS - 1
                 yield False
             else:
