@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fuzz.speak_websocket import HANDSHAKE, Connection
+from relay.server.fastdoor import FastDoor
 from relay.server.http import PIECE_BYTES
 from relay.server.lookout import Lookout
 from relay.server.outbox import SOCKETS_PER_TURN, Outbox
@@ -22,6 +24,13 @@ def post(path: str, **fields: str) -> bytes:
     body = json.dumps(fields)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return (head + body).encode()
+
+
+async def ask_at_once(pairs: Sequence[tuple[FastDoor, Connection]]) -> None:
+    """A request on each connection, in one turn of the loop."""
+    for door, _ in pairs:
+        door.data_received(ASK)
+    await asyncio.sleep(0)
 
 
 async def test_requests_of_one_turn_are_all_served_before_any_answer_is_written() -> None:
@@ -52,9 +61,7 @@ async def test_only_a_few_answers_at_once_keep_the_loop_awake(monkeypatch: pytes
     monkeypatch.setattr(Lookout, "answered", lambda _, answers: looks.append(answers))
     async with doors(3) as pairs:
         for asking in (1, 2, 3):
-            for door, _ in pairs[:asking]:
-                door.data_received(ASK)
-            await asyncio.sleep(0)
+            await ask_at_once(pairs[:asking])
         assert looks == [1, 2]
 
 
@@ -64,9 +71,7 @@ async def test_the_loop_stays_awake_if_the_lookout_says_so(monkeypatch: pytest.M
     monkeypatch.setattr(Lookout, "look", lambda _, call_soon: looks.append(call_soon))
     async with doors(2) as pairs:
         for asking in (1, 2, 1):
-            for door, _ in pairs[:asking]:
-                door.data_received(ASK)
-            await asyncio.sleep(0)
+            await ask_at_once(pairs[:asking])
         assert looks == [asyncio.get_running_loop().call_soon] * 2
 
 
